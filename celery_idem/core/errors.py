@@ -1,0 +1,61 @@
+"""One tree of errors. Each says what is wrong, with the value, and what to do."""
+
+from __future__ import annotations
+
+
+class IdemError(Exception):
+    """Root of everything that this package raises."""
+
+
+class ConfigError(IdemError, ValueError):
+    """A setting or task option that can't keep the promise: raised at start-up, never later."""
+
+
+class KeyInvalid(IdemError, ValueError):
+    """The idempotency key can't be made: empty, too long, a missing name, or not stable."""
+
+
+class KeyReused(IdemError):
+    """The key belongs to a call with other arguments (HTTP 422 in the idempotency-key draft)."""
+
+
+class AlreadyProcessed(IdemError):
+    """The work of this key is done (``on_duplicate="raise"``, or a plain ``idempotent`` block).
+
+    ``result`` is what the first run returned, or ``None`` where it kept nothing.
+    """
+
+    def __init__(self, message: str = "", result: object = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class InProgress(IdemError):
+    """Somebody else holds the claim of this key now.
+
+    ``retry_after_s`` is when its lease could be over, in seconds by the store's clock.
+    """
+
+    def __init__(self, message: str = "", retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class LeaseLost(IdemError):
+    """The claim ran out and somebody else took it: this run may not record anything any more."""
+
+
+class Poisoned(IdemError):
+    """The key's claims ended by a crash ``max_crashes`` times: the body is not run again."""
+
+
+class KeyRevoked(IdemError):
+    """An operator revoked the key: the body is not run."""
+
+
+class ResultUnavailable(IdemError):
+    """The work is done, but its recorded result can't be brought back. Never a wrong value."""
+
+
+class StoreUnavailable(IdemError):
+    """The store could not be reached for as long as ``store_patience_s`` allows."""

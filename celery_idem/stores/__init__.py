@@ -1,0 +1,1 @@
+"""Where records live. One contract (:mod:`celery_idem.stores.base`), several stores."""

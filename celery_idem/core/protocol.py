@@ -231,9 +231,7 @@ def revoke(record: Record | None, key: str, retention_ms: int, now_us: int) -> R
     """Mark the key: no later claim is granted. Outlives restarts, unlike Celery's revokes."""
     now_ms = now_us // 1000
     seen = record or Record(key=key, created_ms=now_ms)
-    return replace(
-        seen, revoked=True, expires_ms=max(seen.expires_ms, now_ms + retention_ms)
-    )
+    return replace(seen, revoked=True, expires_ms=max(seen.expires_ms, now_ms + retention_ms))
 
 
 def free(record: Record | None) -> Record | None:
@@ -241,9 +239,7 @@ def free(record: Record | None) -> Record | None:
     forgiven; done steps stay done. A done record stays as it is."""
     if record is None or record.state is State.DONE:
         return record
-    return replace(
-        record, state=State.FREE, owner="", lease_until_ms=0, crashes=0, revoked=False
-    )
+    return replace(record, state=State.FREE, owner="", lease_until_ms=0, crashes=0, revoked=False)
 
 
 # --- the pieces ------------------------------------------------------------------------
@@ -268,9 +264,7 @@ def _holds(record: Record, owner: str) -> bool:
 
 
 def _crashed(record: Record) -> Record:
-    return replace(
-        record, state=State.FREE, owner="", lease_until_ms=0, crashes=record.crashes + 1
-    )
+    return replace(record, state=State.FREE, owner="", lease_until_ms=0, crashes=record.crashes + 1)
 
 
 def _renewed(record: Record, lease_ms: int, retention_ms: int, now_ms: int) -> Record:

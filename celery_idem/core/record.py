@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Union
 
 
 class State(str, Enum):
@@ -182,4 +181,4 @@ class Superseded:
     attempt: int
 
 
-Outcome = Union[Claimed, Done, Held, Reused, Poison, Revoked, Superseded]
+Outcome = Claimed | Done | Held | Reused | Poison | Revoked | Superseded

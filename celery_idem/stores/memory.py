@@ -82,9 +82,7 @@ class MemoryStore:
     def revoke(self, key: str, retention_ms: int) -> None:
         with self._lock:
             now_us = self._now_us()
-            self._records[key] = protocol.revoke(
-                self._read(key, now_us), key, retention_ms, now_us
-            )
+            self._records[key] = protocol.revoke(self._read(key, now_us), key, retention_ms, now_us)
 
     def free(self, key: str) -> bool:
         with self._lock:

@@ -1,0 +1,128 @@
+"""The arithmetic of S-I3: how long after the first try a copy of a job can still turn up.
+
+A done record must outlive that window at least twofold, or a late duplicate runs again. Delays are
+taken at their longest: full jitter picks a random delay up to the computed one (Celery 5.7,
+``celery.utils.time.get_exponential_backoff_interval``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from celery_idem.core.errors import ConfigError
+
+#: A done record is kept at least this long, in seconds.
+LEAST_RETENTION_S = 24 * 3600.0
+#: Kept when the retries never end and nothing else is said, in seconds.
+ENDLESS_RETENTION_S = 30 * 24 * 3600.0
+#: The record outlives the retry window this many times.
+SAFETY_FACTOR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """A task's own retry options. Seconds."""
+
+    task_name: str
+    max_retries: int | None
+    delay_s: float  #: between tries without backoff (``default_retry_delay``)
+    backoff: float = 0.0  #: factor of the exponential backoff; 0: none
+    backoff_max_s: float = 600.0
+    redelivery_s: float = 3600.0  #: the broker's visibility timeout
+    run_s: float = 0.0  #: hard time limit of one run, 0 when there is none
+
+
+@dataclass(frozen=True, slots=True)
+class RetryWindow:
+    """The window and how it comes about."""
+
+    policy: RetryPolicy
+    delays_s: float
+    runs_s: float
+    total_s: float  #: infinite when the retries never end
+
+    @property
+    def endless(self) -> bool:
+        return self.total_s == float("inf")
+
+    def sum_text(self) -> str:
+        """The sum in words, for errors and the doctor."""
+        policy = self.policy
+        if self.endless:
+            return "max_retries=None never ends"
+        kind = (
+            f"backoff {policy.backoff:g} × 2^n, at most {policy.backoff_max_s:g} s each"
+            if policy.backoff
+            else f"{policy.delay_s:g} s each"
+        )
+        parts = [f"{policy.max_retries} retries, {kind}: {self.delays_s:g} s"]
+        if self.runs_s:
+            parts.append(f"{(policy.max_retries or 0) + 1} runs of {policy.run_s:g} s")
+        parts.append(f"redelivery {policy.redelivery_s:g} s")
+        return " + ".join(parts) + f" = {self.total_s:g} s"
+
+
+def retry_window(policy: RetryPolicy) -> RetryWindow:
+    """The longest time from the first delivery to the last copy of a job."""
+    if policy.max_retries is None:
+        return RetryWindow(policy, float("inf"), 0.0, float("inf"))
+    if policy.backoff:
+        delays_s = _backoff_sum(policy.backoff, policy.backoff_max_s, policy.max_retries)
+    else:
+        delays_s = policy.delay_s * policy.max_retries
+    runs_s = policy.run_s * (policy.max_retries + 1)
+    return RetryWindow(policy, delays_s, runs_s, delays_s + runs_s + policy.redelivery_s)
+
+
+def retention(window: RetryWindow, explicit_s: float | None) -> float:
+    """How long a done record is kept, in seconds: the explicit value, or the computed one.
+
+    Raises :class:`ConfigError`, with the sum, for an explicit one below twice the window.
+    """
+    if explicit_s is None:
+        if window.endless:
+            return ENDLESS_RETENTION_S
+        return max(LEAST_RETENTION_S, SAFETY_FACTOR * window.total_s)
+    if window.endless:
+        # Every retry renews the record, so what counts is the longest pause between two of them.
+        policy = window.policy
+        pause_s = policy.backoff_max_s if policy.backoff else policy.delay_s
+        least_s = SAFETY_FACTOR * (pause_s + policy.run_s + policy.redelivery_s)
+        if explicit_s < least_s:
+            raise ConfigError(
+                f"retention {explicit_s:g} s is shorter than twice the longest pause between two "
+                f"retries of {policy.task_name} ({pause_s:g} s, redelivery "
+                f"{policy.redelivery_s:g} s; its retries never end); set retention_s >= "
+                f"{least_s:g}, or set max_retries"
+            )
+        return explicit_s
+    least_s = SAFETY_FACTOR * window.total_s
+    if explicit_s < least_s:
+        raise ConfigError(
+            f"retention {explicit_s:g} s is shorter than twice the retry window of "
+            f"{window.policy.task_name} (2 × {spoken(window.total_s)}: {window.sum_text()}); set "
+            f"retention_s >= {least_s:.0f}, or lower max_retries"
+        )
+    return explicit_s
+
+
+def spoken(seconds: float) -> str:
+    """``18720`` as ``5 h 12 min``."""
+    whole = round(seconds)
+    days, rest = divmod(whole, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, left = divmod(rest, 60)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (left, "s")]
+    said = [f"{n} {unit}" for n, unit in parts if n]
+    return " ".join(said[:2]) or "0 s"
+
+
+def _backoff_sum(factor: float, longest_s: float, retries: int) -> float:
+    total, n = 0.0, 0
+    while n < retries:
+        delay = factor * 2.0**n
+        if delay >= longest_s:
+            return total + longest_s * (retries - n)
+        total += delay
+        n += 1
+    return total

@@ -1,0 +1,70 @@
+"""Starting and ending child processes so that none is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from tests.support.waiting import wait_until
+
+
+def spawn(
+    argv: Sequence[str],
+    log: Path,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start ``argv`` as the leader of its own session, with its output appended to ``log``.
+
+    On Linux it is killed by the kernel when the thread that started it ends, so start
+    long-lived processes from the main thread only. ``setpriv`` does that without a
+    ``preexec_fn``, which could deadlock in a process with threads.
+    """
+    setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
+    guard = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [*guard, *argv],
+            cwd=cwd,
+            env=dict(os.environ) if env is None else dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def group_members(pgid: int) -> list[int]:
+    """Pids of the living processes (no zombies) in process group ``pgid``."""
+    members = []
+    for process in psutil.process_iter(["pid", "status"]):
+        if process.info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(process.info["pid"]) == pgid:
+                members.append(int(process.info["pid"]))
+    return members
+
+
+def signal_group(pgid: int, number: int) -> None:
+    """Send a signal to every process of the group; nothing happens when there is none."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pgid, number)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL the whole group of ``process``, reap it, and wait until all of it is gone."""
+    signal_group(process.pid, signal.SIGKILL)
+    process.wait(30)
+    wait_until(
+        lambda: not group_members(process.pid), what=f"the end of process group {process.pid}"
+    )

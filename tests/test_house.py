@@ -21,14 +21,17 @@ HOUSE = ROOT / "celery_idem"
 ROOMS: list[set[str]] = [
     {"core"},
     {"stores"},
-    {"guard"},
+    {"signals"},
     {"lease"},
+    {"binding"},
+    {"guard"},
     {"steps"},
     {"task", "request"},
     {"deadletters"},
     {"lanes"},
     {"visibility"},
     {"transport"},
+    {"metrics"},
     {"doctor"},
     {"worker"},
     {"django"},
@@ -48,7 +51,7 @@ FOREIGN: dict[str, set[str]] = {
 }
 KNOWS: dict[str, set[str]] = {"django": {"django"}, "cli": {"click", "rich"}}
 #: packages that a room may import inside a function only
-LAZY: dict[str, set[str]] = {"cli": {"django", "rich"}}
+LAZY: dict[str, set[str]] = {"binding": {"django"}, "cli": {"django", "rich"}}
 
 MAX_LINES = 400
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc"}

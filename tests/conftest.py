@@ -85,9 +85,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if config.getoption("numprocesses", None):
         return  # xdist's controller: each of its workers looks after its own
-    left = leftovers.left_behind(config.stash[_mark])
-    leftovers.end(left)
-    _report_leftovers(session, left)
+    _report_leftovers(session, leftovers.end_all(config.stash[_mark]))
 
 
 def _report_leftovers(session: pytest.Session, left: list[str]) -> None:

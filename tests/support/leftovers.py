@@ -32,8 +32,15 @@ def left_behind(mark: str) -> list[str]:
     return found
 
 
-def end(processes: list[str]) -> None:
-    """SIGKILL what ``left_behind`` found."""
-    for line in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(line.split()[0]), signal.SIGKILL)
+def end_all(mark: str) -> list[str]:
+    """SIGKILL what carries the mark until nothing does; what was found.
+
+    In rounds, since a process that is being killed may just have started another.
+    """
+    found: list[str] = []
+    while round_ := left_behind(mark):
+        for line in round_:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(line.split()[0]), signal.SIGKILL)
+        found += [line for line in round_ if line not in found]
+    return found

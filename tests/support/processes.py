@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -68,3 +68,14 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     wait_until(
         lambda: not group_members(process.pid), what=f"the end of process group {process.pid}"
     )
+
+
+def wait_stopped(pids: Callable[[], list[int]]) -> None:
+    """Wait until the kernel has really stopped all of them: a SIGSTOP is not felt at once."""
+
+    def all_stopped() -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return all(psutil.Process(pid).status() == psutil.STATUS_STOPPED for pid in pids())
+        return False
+
+    wait_until(all_stopped, what=lambda: f"processes {pids()} to be stopped")

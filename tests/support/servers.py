@@ -16,7 +16,7 @@ from pathlib import Path
 import redis
 
 from tests.support.ports import LOOPBACK, free_port
-from tests.support.processes import end_group, spawn
+from tests.support.processes import end_group, spawn, wait_stopped
 from tests.support.waiting import wait_until
 
 #: how often a first start is tried again with another port when somebody took it meanwhile
@@ -138,8 +138,9 @@ class RedisServer:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nobody answers."""
+        """SIGSTOP: connections stay open, nobody answers; returns when it has stopped."""
         os.kill(self.pid, signal.SIGSTOP)
+        wait_stopped(lambda: [self.pid])
 
     def cont(self) -> None:
         """SIGCONT: undo ``pause``."""

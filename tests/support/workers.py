@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.processes import end_group, group_members, signal_group, spawn
+from tests.support.processes import end_group, group_members, signal_group, spawn, wait_stopped
 from tests.support.waiting import DeadlineMissed, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,16 +158,18 @@ class Worker:
         return victim
 
     def stop_tree(self) -> None:
-        """SIGSTOP the whole group: as a paused machine."""
+        """SIGSTOP the whole group, as a paused machine; returns when all have stopped."""
         signal_group(self.pid, signal.SIGSTOP)
+        wait_stopped(self.members)
 
     def cont_tree(self) -> None:
         """SIGCONT the whole group."""
         signal_group(self.pid, signal.SIGCONT)
 
     def stop_parent(self) -> None:
-        """SIGSTOP the main process only; its children go on."""
+        """SIGSTOP the main process only (its children go on); returns when it has stopped."""
         self.signal_parent(signal.SIGSTOP)
+        wait_stopped(lambda: [self.pid])
 
     def cont_parent(self) -> None:
         self.signal_parent(signal.SIGCONT)

@@ -1,1 +1,37 @@
 """Background jobs whose effect happens once, on queues that deliver at least once."""
+
+from __future__ import annotations
+
+from celery_idem.core.errors import (
+    AlreadyProcessed,
+    ConfigError,
+    IdemError,
+    InProgress,
+    KeyInvalid,
+    KeyReused,
+    KeyRevoked,
+    LeaseLost,
+    Poisoned,
+    ResultUnavailable,
+    StoreUnavailable,
+)
+from celery_idem.guard import idempotent
+from celery_idem.task import IdempotentTask
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyProcessed",
+    "ConfigError",
+    "IdemError",
+    "IdempotentTask",
+    "InProgress",
+    "KeyInvalid",
+    "KeyReused",
+    "KeyRevoked",
+    "LeaseLost",
+    "Poisoned",
+    "ResultUnavailable",
+    "StoreUnavailable",
+    "idempotent",
+]

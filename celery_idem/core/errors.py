@@ -59,3 +59,7 @@ class ResultUnavailable(IdemError):
 
 class StoreUnavailable(IdemError):
     """The store could not be reached for as long as ``store_patience_s`` allows."""
+
+
+class RequeuedTooOften(IdemError):
+    """A body raised ``Reject(requeue=True)`` ``max_requeues`` times: a failure, not a loop."""

@@ -1,0 +1,104 @@
+"""One delivery of a task, as this package sees it: its key, its owner token, its attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from celery_idem.core.errors import KeyInvalid
+from celery_idem.core.key import MAX_RECORD_KEY_CHARS, check_key
+from celery_idem.guard import new_owner
+from celery_idem.options import Terms
+
+#: Header of a key given per call; kept by retries and replays.
+KEY_HEADER = "idem_key"
+#: Header: how often this message has stepped aside for a holder.
+WAITS_HEADER = "idem_waits"
+#: Header: how often its body has asked for a requeue.
+REQUEUES_HEADER = "idem_requeues"
+#: Header: how often it was replayed from the dead letters.
+REPLAYS_HEADER = "idem_replays"
+#: Attempts of one replay: a replay's retries start at 0 again and still count as newer.
+ATTEMPTS_PER_REPLAY = 1_000_000
+
+#: Where the worker's parent leaves the delivery for its child: a part of the request that Celery
+#: neither sends on with a retry nor reads.
+_PLACE = "idem"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What the claim needs to know of a message."""
+
+    key: str
+    owner: str
+    task_id: str
+    attempt: int
+    waits: int = 0
+    requeues: int = 0
+    renewed_by_worker: bool = False  #: the parent's keeper renews the lease
+
+    @classmethod
+    def of(
+        cls, task: Any, terms: Terms, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Delivery:
+        """The delivery that the task's current request is.
+
+        Raises :class:`KeyInvalid` where the key can't be made: the task's own failure.
+        """
+        request = task.request
+        headers = request.headers or {}
+        handed = (request.properties or {}).get(_PLACE) or {}
+        return cls(
+            key=handed.get("key") or record_key(task, terms, request.id, headers, args, kwargs),
+            owner=handed.get("owner") or new_owner(),
+            task_id=request.id,
+            attempt=attempt_of(headers, request.retries),
+            waits=_count(headers, WAITS_HEADER),
+            requeues=_count(headers, REQUEUES_HEADER),
+            renewed_by_worker="owner" in handed,
+        )
+
+    @staticmethod
+    def hand_over(request_dict: dict[str, Any], owner: str, key: str | None) -> None:
+        """Leave the owner token, and the key where it is known, for the child."""
+        # A copy: kombu puts the message's own properties back on the queue with a requeue.
+        properties = dict(request_dict.get("properties") or {})
+        properties[_PLACE] = {"owner": owner, "key": key}
+        request_dict["properties"] = properties
+
+    @staticmethod
+    def without_counts(headers: Mapping[str, Any]) -> dict[str, Any]:
+        """Headers for a retry: it waits and is requeued on its own account."""
+        return {k: v for k, v in headers.items() if k not in (WAITS_HEADER, REQUEUES_HEADER)}
+
+
+def record_key(
+    task: Any,
+    terms: Terms,
+    task_id: str,
+    headers: Mapping[str, Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> str:
+    """The whole key: the task's name, so that two tasks never share a result, then the key."""
+    given = headers.get(KEY_HEADER)
+    own = check_key(given, task.name) if given is not None else terms.key_of(task_id, args, kwargs)
+    key = f"{task.name}:{own}"
+    if len(key) > MAX_RECORD_KEY_CHARS:
+        raise KeyInvalid(
+            f"{task.name}: task name and key have {len(key)} characters, allowed are "
+            f"{MAX_RECORD_KEY_CHARS}; give the task a shorter name"
+        )
+    return key
+
+
+def attempt_of(headers: Mapping[str, Any], retries: int | None) -> int:
+    """Grows with every retry, and by more with every replay."""
+    return _count(headers, REPLAYS_HEADER) * ATTEMPTS_PER_REPLAY + (retries or 0)
+
+
+def _count(headers: Mapping[str, Any], name: str) -> int:
+    value = headers.get(name, 0)
+    return value if isinstance(value, int) and value > 0 else 0

@@ -1,0 +1,47 @@
+"""Links and chains of a task, with ids that don't change when they are handed on twice.
+
+A redelivery of a done task publishes its callbacks again, since nobody knows whether the first
+run got that far (C51). Celery gives a linked signature a new id at every publish; with an id made
+from the parent's, an idempotent follow-up recognises the copy.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+_NAMESPACE = uuid.UUID("5f2a4d1e-0f0c-5d0e-9a57-6a2f3f1c7b10")
+
+
+def has_followups(request: Any) -> bool:
+    """Whether anybody waits for this task's outcome: callbacks, a chain, a chord."""
+    return bool(request.callbacks or request.chain or request.chord)
+
+
+def fix_ids(request: Any) -> None:
+    """Give every callback of the request an id that depends on nothing but the parent's."""
+    for index, signature in enumerate(request.callbacks or ()):
+        _fix(signature, f"{request.id}:{index}")
+
+
+def _fix(signature: Any, seed: str) -> None:
+    kind = signature.get("subtask_type")
+    inner = _inner(signature, kind)
+    if kind in (None, "") or not inner:
+        options = signature.setdefault("options", {})
+        options.setdefault("task_id", str(uuid.uuid5(_NAMESPACE, seed)))
+        return
+    for index, part in enumerate(inner):
+        if isinstance(part, dict):
+            _fix(part, f"{seed}.{index}")
+
+
+def _inner(signature: Any, kind: Any) -> list[Any]:
+    kwargs = signature.get("kwargs") or {}
+    if kind in ("chain", "group"):
+        return list(kwargs.get("tasks") or ())
+    if kind == "chord":
+        header = kwargs.get("header") or ()
+        parts = [header] if isinstance(header, dict) else list(header)
+        return [*parts, kwargs.get("body")]
+    return []

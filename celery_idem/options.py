@@ -1,0 +1,201 @@
+"""What one task wants, worked out once per task from its attributes and the app's settings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from celery_idem.core import key as keys
+from celery_idem.core.errors import ConfigError, KeyInvalid
+from celery_idem.core.retry_window import RetryPolicy, RetryWindow, retention, retry_window
+from celery_idem.core.settings import Settings, number, whole
+
+#: kombu's default when ``broker_transport_options`` names no visibility timeout, in seconds.
+DEFAULT_VISIBILITY_TIMEOUT_S = 3600.0
+
+ON_DUPLICATE = ("return", "ignore", "raise")
+ON_CONFLICT = ("wait", "skip", "raise")
+
+#: Class attributes that an idempotent task understands, beside Celery's own.
+ATTRIBUTES = (
+    "idem_key", "lease_s", "max_lease_s", "retention_s", "max_crashes", "lane", "on_duplicate",
+    "on_conflict", "done_if", "cooldown_s", "fingerprint",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms on which a task's keys are claimed."""
+
+    lease_ms: int
+    retention_ms: int
+    max_crashes: int
+    max_lease_s: float | None
+    max_result_bytes: int
+    max_requeues: int
+    on_duplicate: str
+    on_conflict: str
+    key_of: Callable[[str, Sequence[Any], Mapping[str, Any]], str]
+    fingerprint_of: Callable[[Sequence[Any], Mapping[str, Any]], str]
+
+
+def check_attributes(task: Any) -> None:
+    """Raise :class:`ConfigError` for an option that breaks the promise or has no meaning.
+
+    Called when the task is bound to its app, so that a bad option is seen at import.
+    """
+    name = task.name
+    if not task.acks_late:
+        raise ConfigError(
+            f"{name}: acks_late=False breaks the promise of an idempotent task (a killed worker "
+            "would lose the job); remove it, or don't use IdempotentTask here"
+        )
+    if task.reject_on_worker_lost is False:
+        raise ConfigError(
+            f"{name}: reject_on_worker_lost=False breaks the promise of an idempotent task (a "
+            "killed child would lose the job); remove it"
+        )
+    for option, allowed in (("on_duplicate", ON_DUPLICATE), ("on_conflict", ON_CONFLICT)):
+        value = getattr(task, option)
+        if value not in allowed:
+            raise ConfigError(
+                f"{name}: {option} must be one of {', '.join(allowed)}, not {value!r}"
+            )
+    for option, least in (("lease_s", 0.1), ("max_lease_s", 0.1), ("retention_s", 1)):
+        number(f"{name}: {option}", getattr(task, option), least=least, optional=True)
+    number(f"{name}: cooldown_s", task.cooldown_s, least=0.001, optional=True)
+    if task.max_crashes is not None:
+        whole(f"{name}: max_crashes", task.max_crashes, least=1)
+    done_if = given_function(task, "done_if")
+    if done_if is not None and not callable(done_if):
+        raise ConfigError(f"{name}: done_if must be callable, not {done_if!r}")
+    idem_key = given_function(task, "idem_key")
+    if isinstance(idem_key, str):
+        keys.parse_template(idem_key)
+    elif idem_key is not None:
+        _check_key_function(name, idem_key)
+
+
+def terms_of(task: Any, settings: Settings, visibility_timeout_s: float) -> Terms:
+    """Work out the terms. Raises :class:`ConfigError` with the arithmetic for a retention that is
+    too short, or a template that reads what the task doesn't take."""
+    signature = inspect.signature(task.run)
+    window = window_of(task, visibility_timeout_s)
+    retention_s = retention(window, _either(task.retention_s, settings.retention_s))
+    lease_s = _either(task.lease_s, settings.lease_s) or settings.lease_s
+    return Terms(
+        lease_ms=round(lease_s * 1000),
+        retention_ms=round(retention_s * 1000),
+        max_crashes=_either(task.max_crashes, settings.max_crashes) or settings.max_crashes,
+        max_lease_s=_either(task.max_lease_s, settings.max_lease_s) or task.time_limit,
+        max_result_bytes=settings.max_result_bytes,
+        max_requeues=settings.max_requeues,
+        on_duplicate=task.on_duplicate,
+        on_conflict=task.on_conflict,
+        key_of=_key_of(task, signature),
+        fingerprint_of=_fingerprint_of(task, signature),
+    )
+
+
+def window_of(task: Any, visibility_timeout_s: float) -> RetryWindow:
+    """The task's retry window, from its own options."""
+    backoff = getattr(task, "retry_backoff", False)
+    return retry_window(
+        RetryPolicy(
+            task_name=task.name,
+            max_retries=task.max_retries,
+            delay_s=float(task.default_retry_delay or 0),
+            backoff=float(backoff) if backoff else 0.0,
+            backoff_max_s=float(getattr(task, "retry_backoff_max", 600)),
+            redelivery_s=visibility_timeout_s,
+            run_s=float(task.time_limit or 0),
+        )
+    )
+
+
+def given_function(task: Any, option: str) -> Any:
+    """The option as it was written: a plain function stays one, although it is a class attribute.
+
+    ``idem_key=lambda order_id: …`` takes the call's arguments; a method of a class-based task
+    (first parameter ``self``) takes the task before them.
+    """
+    raw = inspect.getattr_static(task, option, None)
+    if isinstance(raw, staticmethod):
+        return raw.__func__
+    if isinstance(raw, classmethod):
+        return getattr(task, option)
+    if inspect.isfunction(raw):
+        first = next(iter(inspect.signature(raw).parameters), "")
+        return getattr(task, option) if first == "self" else raw
+    return getattr(task, option)
+
+
+def _check_key_function(task_name: str, function: Any) -> None:
+    if not callable(function):
+        raise ConfigError(
+            f"{task_name}: idem_key must be a template or a callable, not {function!r}"
+        )
+    unstable = keys.unstable_names(function)
+    if unstable:
+        raise ConfigError(
+            f"{task_name}: idem_key uses {', '.join(unstable)}: a key made of a clock or a random "
+            "value differs on every retry; make it of the arguments"
+        )
+
+
+def _key_of(
+    task: Any, signature: inspect.Signature
+) -> Callable[[str, Sequence[Any], Mapping[str, Any]], str]:
+    given, name = given_function(task, "idem_key"), task.name
+    if given is None:
+        return lambda task_id, args, kwargs: task_id
+    if isinstance(given, str):
+        template = keys.parse_template(given)
+        keys.check_names(template, signature, name)
+
+        def from_template(task_id: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+            return keys.check_key(template.fill(keys.bind(signature, args, kwargs)), name)
+
+        return from_template
+
+    def from_function(task_id: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        key = given(*args, **kwargs)
+        if key != given(*args, **kwargs):
+            raise KeyInvalid(
+                f"{name}: idem_key gave two different keys for one call; it must be made of the "
+                "arguments alone"
+            )
+        return keys.check_key(key, name)
+
+    return from_function
+
+
+def _fingerprint_of(
+    task: Any, signature: inspect.Signature
+) -> Callable[[Sequence[Any], Mapping[str, Any]], str]:
+    given = given_function(task, "fingerprint")
+    if given is False or given is None:
+        return lambda args, kwargs: ""
+    if given is True:
+        return lambda args, kwargs: keys.fingerprint(keys.bind(signature, args, kwargs))
+    if callable(given):
+        return lambda args, kwargs: keys.fingerprint(given(*args, **kwargs))
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if name not in signature.parameters:
+            raise ConfigError(
+                f"{task.name}: fingerprint names {name!r}, which the task doesn't take; it takes "
+                f"{', '.join(signature.parameters) or 'nothing'}"
+            )
+
+    def of_names(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        arguments = keys.bind(signature, args, kwargs)
+        return keys.fingerprint({name: arguments.get(name) for name in names})
+
+    return of_names
+
+
+def _either(own: Any, general: Any) -> Any:
+    return general if own is None else own

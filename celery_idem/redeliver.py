@@ -1,0 +1,85 @@
+"""Sending a message again later, as itself: never at once (a hot loop), never lost in between."""
+
+from __future__ import annotations
+
+import logging
+import random
+from datetime import datetime, timezone
+from typing import Any, NoReturn
+
+from celery.exceptions import Ignore, Reject
+
+from celery_idem.core.errors import RequeuedTooOften
+from celery_idem.delivery import REQUEUES_HEADER, WAITS_HEADER, Delivery
+
+logger = logging.getLogger("celery_idem.redeliver")
+
+#: Added to a holder's remaining lease, in seconds, so that the lease is over on return.
+MARGIN_S = 0.05
+#: First pause of a message that meets a holder again, in seconds; doubled up to the lease.
+FIRST_PAUSE_S = 0.25
+#: First and longest pause of a message whose body asked for a requeue, in seconds.
+FIRST_REQUEUE_PAUSE_S = 1.0
+LONGEST_REQUEUE_PAUSE_S = 60.0
+
+
+def come_back(task: Any, delivery: Delivery, remaining_s: float, lease_s: float) -> NoReturn:
+    """Send a copy that comes when the holder's lease could be over; then ack this one.
+
+    Uses up no retries. The pause grows up to a lease, so that a recovery is never later than one.
+    """
+    grown_s = min(lease_s, FIRST_PAUSE_S * 2.0 ** min(delivery.waits, 20))
+    countdown_s = max(remaining_s + MARGIN_S, grown_s) * random.uniform(1.0, 1.05)
+    _send_copy(task, countdown_s, {WAITS_HEADER: delivery.waits + 1})
+    raise Ignore(f"in progress elsewhere; comes back in {countdown_s:.1f} s")
+
+
+def requeue_later(task: Any, delivery: Delivery, reject: Any, most: int) -> NoReturn:
+    """``Reject(requeue=True)`` of a body, with a growing delay instead of at once; a failure at
+    the ``most``-th time."""
+    requeues = delivery.requeues + 1
+    if requeues >= most:
+        raise RequeuedTooOften(
+            f"the body asked for a requeue {requeues} times (max_requeues={most}): "
+            f"{reject.reason!r}"
+        )
+    pause_s = min(LONGEST_REQUEUE_PAUSE_S, FIRST_REQUEUE_PAUSE_S * 2.0 ** (requeues - 1))
+    try:
+        _send_copy(task, pause_s, {REQUEUES_HEADER: requeues})
+    except Reject:
+        raise reject from None
+    raise Ignore(f"requeued by its body; comes back in {pause_s:.1f} s")
+
+
+def seconds_until(when: Any) -> float:
+    """``Retry.when`` as seconds from now: a countdown, a time, or nothing."""
+    if when is None:
+        return 0.0
+    if isinstance(when, datetime):
+        now = datetime.now(when.tzinfo or timezone.utc)
+        if when.tzinfo is None:
+            now = now.replace(tzinfo=None)
+        return max(0.0, (when - now).total_seconds())
+    return max(0.0, float(when))
+
+
+def _send_copy(task: Any, countdown_s: float, counts: dict[str, int]) -> None:
+    """Publish this very message again: id, retries, headers, chain, chord and callbacks kept."""
+    request = task.request
+    signature = task.signature_from_request(
+        request, countdown=countdown_s, retries=request.retries or 0
+    )
+    kept = {
+        k: v for k, v in (request.headers or {}).items() if k in (WAITS_HEADER, REQUEUES_HEADER)
+    }
+    signature.options["headers"] = {
+        **(signature.options.get("headers") or {}),
+        **kept,
+        **counts,
+    }
+    try:
+        signature.apply_async(add_to_parent=False)
+    except Exception as error:
+        # The broker can't take the copy: this message must stay.
+        logger.warning("a message could not be sent again (%s); it goes back", error)
+        raise Reject(error, requeue=True) from error

@@ -1,0 +1,152 @@
+"""What only the worker's main process sees of a delivery: accepted, timed out, its child lost."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.worker import state
+from celery.worker.request import Request
+
+from celery_idem import signals
+from celery_idem.binding import binding_of
+from celery_idem.core.errors import IdemError
+from celery_idem.core.record import Claim, Ending, Lease
+from celery_idem.delivery import Delivery, attempt_of, record_key
+from celery_idem.guard import new_owner
+from celery_idem.lease import LeaseKeeper
+
+logger = logging.getLogger("celery_idem.request")
+
+
+class IdempotentRequest(Request):
+    """Celery's request, and: it makes the delivery's owner token, knows its key, keeps its lease
+    renewed while the task runs, and frees the key at once when its process is lost."""
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **options)
+        self._idem_lease = self._make_lease()
+
+    def _make_lease(self) -> Lease | None:
+        task: Any = self.task
+        owner = new_owner()
+        headers = self.request_dict
+        lease: Lease | None = None
+        try:
+            terms = task._terms
+            key = record_key(task, terms, self.id, headers, self.args, self.kwargs)
+            attempt = attempt_of(headers, headers.get("retries"))
+            lease = Lease(key, owner, terms.lease_ms, terms.retention_ms, self.id, attempt)
+        except Exception as error:
+            # The child meets the same error, as its task's own failure; the worker lives on.
+            logger.debug("no key for a delivery: %s", type(error).__name__)
+        Delivery.hand_over(self.request_dict, owner, lease.key if lease else None)
+        return lease
+
+    def on_accepted(self, pid: Any, time_accepted: float) -> None:
+        if self._idem_lease is not None:
+            task: Any = self.task
+            self._keeper.hold(self._idem_lease, self._lost, task._terms.max_lease_s)
+        super().on_accepted(pid, time_accepted)
+
+    def acknowledge(self) -> None:
+        self._drop()
+        super().acknowledge()
+
+    def reject(self, requeue: bool = False) -> None:
+        self._drop()
+        super().reject(requeue)
+
+    def on_failure(
+        self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
+    ) -> Any:
+        error: Any = exc_info.exception
+        error = getattr(error, "exc", error)  # billiard wraps it with its traceback
+        if isinstance(error, (WorkerLostError, SystemExit, KeyboardInterrupt)):
+            self._lost_process()
+        elif isinstance(error, Terminated):
+            self._free_after_death()
+        elif isinstance(error, TimeLimitExceeded):
+            self._out_of_time()
+        return super().on_failure(exc_info, send_failed_event, return_ok)
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        if not soft:
+            self._out_of_time()
+        super().on_timeout(soft, timeout)
+
+    # --- what becomes of the claim -------------------------------------------------------
+
+    def _lost_process(self) -> None:
+        """The child is dead: free its claim now, and count the crash unless we end it ourselves."""
+        lease = self._drop()
+        if lease is None:
+            return
+        if getattr(state, "should_terminate", None):
+            self._release(lease)
+            return
+        try:
+            crashes = self._keeper.store.crash(lease.key, lease.owner)
+        except IdemError as error:
+            logger.warning("a lost child's claim is left to its lease: %s", error)
+            return
+        if crashes is not None:
+            logger.warning(
+                "a child was lost; its claim is free (%d crashes of this key)", crashes,
+                extra={"key": lease.key, "task_id": lease.task_id},
+            )  # fmt: skip
+            signals.send(
+                signals.crashed, self.task, key=lease.key, task_id=lease.task_id, crashes=crashes
+            )
+
+    def _free_after_death(self) -> None:
+        """Celery is about to end the child (or has): give its claim back once it runs no more."""
+        lease, pid = self._drop(), self._pid()
+        if lease is not None and pid is not None:
+            self._keeper.when_gone(pid, lambda: self._release(lease))
+
+    def _out_of_time(self) -> None:
+        """The hard time limit. Celery reports it before it kills the child."""
+        if getattr(self.task, "acks_on_timeout", True):
+            self._free_after_death()
+            return
+        # The message comes back: what hangs is counted like what crashes.
+        lease, pid = self._drop(), self._pid()
+        if lease is not None and pid is not None:
+            self._keeper.when_gone(pid, lambda: self._count_crash(lease))
+
+    def _count_crash(self, lease: Lease) -> None:
+        try:
+            self._keeper.store.crash(lease.key, lease.owner)
+        except IdemError as error:
+            logger.warning("a timed-out claim is left to its lease: %s", error)
+
+    def _release(self, lease: Lease) -> None:
+        claim = Claim(
+            lease.key, lease.owner, 0, lease.lease_ms, lease.retention_ms, lease.task_id,
+            lease.attempt,
+        )  # fmt: skip
+        try:
+            self._keeper.store.release(claim, Ending.FAILURE)
+        except IdemError as error:
+            logger.warning("a claim is left to its lease: %s", error)
+
+    def _drop(self) -> Lease | None:
+        lease = self._idem_lease
+        return self._keeper.drop(lease.owner) if lease is not None else None
+
+    def _lost(self, lease: Lease) -> None:
+        logger.error(
+            "lease lost: somebody else has the key",
+            extra={"key": lease.key, "task_id": lease.task_id},
+        )
+        signals.send(signals.lease_lost, self.task, key=lease.key, task_id=lease.task_id)
+
+    def _pid(self) -> int | None:
+        pid: Any = self.worker_pid
+        return pid if isinstance(pid, int) else None
+
+    @property
+    def _keeper(self) -> LeaseKeeper:
+        return binding_of(self.task.app).keeper

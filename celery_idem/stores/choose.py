@@ -1,0 +1,107 @@
+"""Which store an app uses: the one that ``idem["store"]`` names, else its broker's or backend's."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_idem.core.errors import ConfigError
+from celery_idem.core.settings import Settings
+from celery_idem.stores.base import Store
+from celery_idem.stores.memory import MemoryStore
+from celery_idem.stores.redis.connection import is_redis_url
+from celery_idem.stores.redis.store import RedisStore
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What of an app matters for the choice."""
+
+    settings: Settings
+    broker_url: str | None = None
+    backend_url: str | None = None
+    transport_options: Mapping[str, Any] = field(default_factory=dict)
+    eager: bool = False  #: ``task_always_eager``
+    django: bool = False  #: ``celery_idem.django`` is installed
+
+
+#: name → "module:function" of a factory ``(Surroundings, patience_s) -> Store``; looked up by name,
+#: because their rooms are below this one.
+NAMED: dict[str, str] = {
+    "django": "celery_idem.django.store:open_store",
+    "tiered": "celery_idem.stores.tiered:open_store",
+}
+
+
+def open_store(around: Surroundings, patience_s: float | None = None) -> Store:
+    """A new store with connections of its own. Nothing is connected yet.
+
+    Raises :class:`ConfigError` when no store can be chosen, or the chosen one is unknown.
+    """
+    settings = around.settings
+    patience = settings.store_patience_s if patience_s is None else patience_s
+    name = settings.store or _default(around)
+    if name == "memory":
+        return shared_memory_store(settings.prefix)
+    if is_redis_url(name):
+        return redis_store(name, around, patience)
+    if name in NAMED:
+        module, _, function = NAMED[name].partition(":")
+        factory: Callable[[Surroundings, float], Store] = getattr(
+            importlib.import_module(module), function
+        )
+        return factory(around, patience)
+    raise ConfigError(
+        f"idem: store {name!r} is unknown; allowed are a Redis URL, "
+        f"{', '.join(map(repr, NAMED))} and 'memory'"
+    )
+
+
+def redis_url(around: Surroundings) -> str | None:
+    """The Redis server that the app already uses: the broker's, else the backend's."""
+    for url in (around.broker_url, around.backend_url):
+        plain = (url or "").replace("redis-streams", "redis").replace("rediss-streams", "rediss")
+        if is_redis_url(plain):
+            return plain
+    return None
+
+
+def redis_store(url: str, around: Surroundings, patience_s: float) -> RedisStore:
+    """A Redis store at the URL, with the options that the app's transport has for Sentinel."""
+    options = {
+        name: around.transport_options[name]
+        for name in ("master_name", "sentinel_kwargs")
+        if name in around.transport_options
+    }
+    return RedisStore.from_url(
+        url,
+        prefix=around.settings.prefix,
+        hash_keys=around.settings.hash_keys,
+        patience_s=patience_s,
+        **options,
+    )
+
+
+_memory_stores: dict[str, MemoryStore] = {}
+
+
+def shared_memory_store(prefix: str) -> MemoryStore:
+    """One memory store per prefix and process, so that a worker's threads see one truth."""
+    return _memory_stores.setdefault(prefix, MemoryStore())
+
+
+def _default(around: Surroundings) -> str:
+    if around.eager or (around.broker_url or "").startswith("memory"):
+        return "memory"
+    url = redis_url(around)
+    if url is not None:
+        return url
+    if around.django:
+        return "django"
+    raise ConfigError(
+        "idem: neither the broker nor the result backend is a Redis server, and "
+        "celery_idem.django is not installed: say where records are kept, for example "
+        'app.conf.idem = {"store": "redis://localhost:6379/0"}'
+    )

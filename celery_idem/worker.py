@@ -1,0 +1,105 @@
+"""Everything that a worker needs, in one place where all of it can be seen.
+
+:func:`install` is called when the first :class:`~celery_idem.task.IdempotentTask` is bound to an
+app. It adds one bootstep and a few signal receivers; apps without such a task are not touched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from celery import bootsteps
+from celery import signals as celery_signals
+
+from celery_idem.binding import binding_of
+
+logger = logging.getLogger("celery_idem.worker")
+
+#: How often a child looks whether its parent lives, where the kernel can't tell it, in seconds.
+ORPHAN_CHECK_S = 0.25
+_PR_SET_PDEATHSIG = 1
+
+
+def install(app: Any) -> None:
+    """Add the bootstep to this app, and the receivers to this process. Safe to call again."""
+    app.steps["worker"].add(IdempotentWorker)
+    celery_signals.worker_process_init.connect(
+        _in_new_child, weak=False, dispatch_uid="celery_idem.child"
+    )
+    celery_signals.task_success.connect(_on_success, weak=False, dispatch_uid="celery_idem.settle")
+
+
+class IdempotentWorker(bootsteps.StartStopStep):
+    """Checks the tasks before the worker takes a message, and ends the keeper with it."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        super().__init__(worker, **options)
+        check_tasks(worker.app)
+
+    def start(self, worker: Any) -> None:
+        _warn_of_the_store(worker.app)
+
+    def stop(self, worker: Any) -> None:
+        binding_of(worker.app).keeper.stop()
+
+    def terminate(self, worker: Any) -> None:
+        self.stop(worker)
+
+
+def check_tasks(app: Any) -> None:
+    """Work out every task's terms. Raises :class:`~celery_idem.core.errors.ConfigError` for the
+    first that can't keep the promise, with the arithmetic where there is some."""
+    from celery_idem.task import IdempotentTask, is_celerys_own
+
+    for task in app.tasks.values():
+        if isinstance(task, IdempotentTask) and not is_celerys_own(task.name):
+            task._terms  # noqa: B018 - worked out here, so that an error is one of start-up
+    binding_of(app).store  # noqa: B018 - likewise
+
+
+def _warn_of_the_store(app: Any) -> None:
+    try:
+        for sentence in binding_of(app).keeper.store.warnings():
+            logger.warning("%s", sentence)
+    except Exception as error:
+        logger.warning("the store could not be looked at: %s", error)
+
+
+def _on_success(sender: Any = None, **_: Any) -> None:
+    from celery_idem.task import IdempotentTask, settle
+
+    if isinstance(sender, IdempotentTask):
+        settle(sender)
+
+
+def _in_new_child(**_: Any) -> None:
+    """A child ends with its parent, so that no orphan works on under a claim that runs out (C61).
+
+    On Linux the kernel kills it; elsewhere it looks by itself. The kernel's signal is tied to the
+    thread that forked, so it is asked for only where that is the main thread.
+    """
+    parent = os.getppid()
+    if sys.platform == "linux" and threading.current_thread().name == "MainThread":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0:
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return
+    threading.Thread(
+        target=_end_when_orphaned, args=(parent,), name="idem-orphan-watch", daemon=True
+    ).start()
+
+
+def _end_when_orphaned(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_CHECK_S)
+    os.kill(os.getpid(), signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)

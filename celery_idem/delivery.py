@@ -13,6 +13,8 @@ from celery_idem.options import Terms
 
 #: Header of a key given per call; kept by retries and replays.
 KEY_HEADER = "idem_key"
+#: Header: the fingerprint of the work's first arguments, in a retry with other arguments.
+FINGERPRINT_HEADER = "idem_fingerprint"
 #: Header: how often this message has stepped aside for a holder.
 WAITS_HEADER = "idem_waits"
 #: Header: how often its body has asked for a requeue.
@@ -35,6 +37,7 @@ class Delivery:
     owner: str
     task_id: str
     attempt: int
+    fingerprint: str = ""
     waits: int = 0
     requeues: int = 0
     renewed_by_worker: bool = False  #: the parent's keeper renews the lease
@@ -55,6 +58,7 @@ class Delivery:
             owner=handed.get("owner") or new_owner(),
             task_id=request.id,
             attempt=attempt_of(headers, request.retries),
+            fingerprint=_text(headers, FINGERPRINT_HEADER) or terms.fingerprint_of(args, kwargs),
             waits=_count(headers, WAITS_HEADER),
             requeues=_count(headers, REQUEUES_HEADER),
             renewed_by_worker="owner" in handed,
@@ -67,6 +71,11 @@ class Delivery:
         properties = dict(request_dict.get("properties") or {})
         properties[_PLACE] = {"owner": owner, "key": key}
         request_dict["properties"] = properties
+
+    def kept_by_retry(self, task_name: str) -> dict[str, str]:
+        """Headers for a retry with other arguments: it is the same work, under the same key."""
+        kept = {KEY_HEADER: self.key[len(f"{task_name}:") :]}
+        return {**kept, FINGERPRINT_HEADER: self.fingerprint} if self.fingerprint else kept
 
     @staticmethod
     def without_counts(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,6 +106,11 @@ def record_key(
 def attempt_of(headers: Mapping[str, Any], retries: int | None) -> int:
     """Grows with every retry, and by more with every replay."""
     return _count(headers, REPLAYS_HEADER) * ATTEMPTS_PER_REPLAY + (retries or 0)
+
+
+def _text(headers: Mapping[str, Any], name: str) -> str:
+    value = headers.get(name)
+    return value if isinstance(value, str) and len(value) <= MAX_RECORD_KEY_CHARS else ""
 
 
 def _count(headers: Mapping[str, Any], name: str) -> int:

@@ -20,6 +20,13 @@ from celery_idem.lease import LeaseKeeper
 logger = logging.getLogger("celery_idem.request")
 
 
+def acks_on_timeout(task: Any) -> bool:
+    """Whether a task killed at its hard time limit is acked: Celery 5.7 has an option of its own
+    for it, before that it shares one with failures."""
+    own = getattr(task, "acks_on_timeout", None)
+    return bool(task.acks_on_failure_or_timeout if own is None else own)
+
+
 class IdempotentRequest(Request):
     """Celery's request, and: it makes the delivery's owner token, knows its key, keeps its lease
     renewed while the task runs, and frees the key at once when its process is lost."""
@@ -108,7 +115,7 @@ class IdempotentRequest(Request):
 
     def _out_of_time(self) -> None:
         """The hard time limit. Celery reports it before it kills the child."""
-        if getattr(self.task, "acks_on_timeout", True):
+        if acks_on_timeout(self.task):
             self._free_after_death()
             return
         # The message comes back: what hangs is counted like what crashes.

@@ -45,6 +45,7 @@ logger = logging.getLogger("celery_idem.task")
 #: A key is held for its published retry this many leases longer than the retry's delay.
 RETRY_GRACE_LEASES = 2
 
+_DELIVERY = "_idem_delivery"
 _HOLDING = "_idem_holding"
 _RETRY = "_idem_retry"
 _UNSETTLED = "_idem_unsettled"
@@ -164,12 +165,18 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
         setattr(self.request, _RETRY, published)  # throw=False: the body goes on
         return published
 
-    def signature_from_request(self, request: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Celery's; what a delivery counted about itself stays behind."""
-        signature = super().signature_from_request(request, *args, **kwargs)
-        headers = signature.options.get("headers")
+    def signature_from_request(
+        self, request: Any = None, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
+    ) -> Any:
+        """Celery's; what a delivery counted about itself stays behind, and a retry with other
+        arguments keeps the key of the work that it retries (S-I2)."""
+        signature = super().signature_from_request(request, args, kwargs, *more, **options)
+        headers = Delivery.without_counts(signature.options.get("headers") or {})
+        delivery: Delivery | None = getattr(self.request, _DELIVERY, None)
+        if delivery is not None and (args is not None or kwargs is not None):
+            headers = {**delivery.kept_by_retry(str(self.name)), **headers}
         if headers:
-            signature.options["headers"] = Delivery.without_counts(headers)
+            signature.options["headers"] = headers
         return signature
 
     # --- the life of a delivery --------------------------------------------------------
@@ -177,13 +184,14 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
     def _run_once(self, args: Any, kwargs: Any) -> Any:
         terms = self._terms
         delivery = Delivery.of(self, terms, args, kwargs)
+        setattr(self.request, _DELIVERY, delivery)
         store = binding_of(self.app).store
         request = ClaimRequest(
             key=delivery.key,
             owner=delivery.owner,
             lease_ms=terms.lease_ms,
             retention_ms=terms.retention_ms,
-            fingerprint=terms.fingerprint_of(args, kwargs),
+            fingerprint=delivery.fingerprint,
             task_id=delivery.task_id,
             attempt=delivery.attempt,
             max_crashes=terms.max_crashes,

@@ -37,7 +37,11 @@ def install(app: Any) -> None:
 
 
 class IdempotentWorker(bootsteps.StartStopStep):
-    """Checks the tasks before the worker takes a message, and ends the keeper with it."""
+    """Checks the tasks before the worker takes a message.
+
+    The lease keeper is not stopped with the worker: what still runs during a warm shutdown needs
+    its lease. It is a daemon thread and ends with the process.
+    """
 
     requires = ("celery.worker.components:Pool",)
 
@@ -47,12 +51,6 @@ class IdempotentWorker(bootsteps.StartStopStep):
 
     def start(self, worker: Any) -> None:
         _warn_of_the_store(worker.app)
-
-    def stop(self, worker: Any) -> None:
-        binding_of(worker.app).keeper.stop()
-
-    def terminate(self, worker: Any) -> None:
-        self.stop(worker)
 
 
 def check_tasks(app: Any) -> None:

@@ -92,6 +92,16 @@ def fails(self: Any, name: str, times: int, countdown: float = 0) -> int:
     return int(self.request.retries)
 
 
+@app.task(base=IdempotentTask, name="idem.moves", bind=True, idem_key="moves:{name}",
+          max_retries=5)  # fmt: skip
+def moves(self: Any, name: str, stage: int = 0) -> str:
+    """Retries with other arguments: the work, and so the key, stays the same."""
+    _effects().bump(f"stage:{stage}")
+    if stage < 2:
+        raise self.retry(args=(f"{name}'", stage + 1), countdown=0)
+    return name
+
+
 @app.task(base=IdempotentTask, name="idem.auto", bind=True, idem_key="auto:{name}",
           autoretry_for=(ValueError,), max_retries=2, default_retry_delay=0)  # fmt: skip
 def auto(self: Any, name: str, times: int) -> int:

@@ -65,9 +65,7 @@ def test_the_same_key_with_other_arguments_is_refused_visibly(
 @pytest.mark.parametrize(
     "value", [None, 0, False, "", [], {}, [1, {"a": None}], "ü", 1.5, "x" * 1000]
 )
-def test_a_duplicate_gets_exactly_the_recorded_value(
-    tasks: Any, worker: Any, value: Any
-) -> None:
+def test_a_duplicate_gets_exactly_the_recorded_value(tasks: Any, worker: Any, value: Any) -> None:
     key = f"value-{value!r}"[:40]
     first = tasks.pay.delay(key, result=value).get(timeout=DEADLINE_S)
     again = tasks.pay.delay(key, result=value).get(timeout=DEADLINE_S)
@@ -85,7 +83,9 @@ def test_a_result_larger_than_the_record_takes_is_replayed_from_the_backend(
     assert tasks.pay.delay("big", result=big).get(timeout=DEADLINE_S) == big
     assert effects.count("big") == 1
     record = store_of(tasks.app).get("idem.pay:order:big")
-    assert record is not None and record.result is not None and len(record.result) < 1000
+    assert record is not None
+    assert record.result is not None
+    assert len(record.result) < 1000
 
 
 def test_a_key_given_per_call_names_the_work_whatever_the_arguments_say(
@@ -123,6 +123,19 @@ def test_a_retry_runs_under_the_same_key_until_it_succeeds(
     record = store_of(tasks.app).get("idem.fails:fails:r")
     assert record is not None
     assert (record.state, record.runs, record.crashes) == (State.DONE, 3, 0)
+
+
+def test_a_retry_with_other_arguments_keeps_the_key_of_its_work(
+    tasks: Any, worker: Any, effects: Effects
+) -> None:
+    """S-I2: the key is stable across retries."""
+    assert tasks.moves.delay("m").get(timeout=DEADLINE_S) == "m''"
+    assert tasks.moves.delay("m").get(timeout=DEADLINE_S) == "m''"
+
+    assert [effects.count(f"stage:{n}") for n in range(3)] == [1, 1, 1]
+    record = store_of(tasks.app).get("idem.moves:moves:m")
+    assert record is not None
+    assert record.runs == 3
 
 
 def test_an_intruder_is_kept_out_while_a_retry_is_on_its_way(
@@ -172,7 +185,7 @@ def test_a_conflict_waits_and_adopts_the_holders_outcome(
     holder = tasks.gated.delay("w", str(gate))
     effects.wait_count("start:w", 1)
     loser = tasks.gated.delay("w", str(gate))
-    worker.wait_log(r"Task idem\.gated\[%s\] received" % loser.id)
+    worker.wait_log(rf"Task idem\.gated\[{loser.id}\] received")
     gate.touch()
 
     value = holder.get(timeout=DEADLINE_S)
@@ -196,9 +209,7 @@ def test_a_conflict_may_be_skipped_and_never_looks_like_success(
     assert holder.get(timeout=DEADLINE_S) == "s"
 
 
-def test_a_conflict_may_raise(
-    tasks: Any, worker: Any, effects: Effects, tmp_path: Any
-) -> None:
+def test_a_conflict_may_raise(tasks: Any, worker: Any, effects: Effects, tmp_path: Any) -> None:
     """C44 (fail)."""
     gate = tmp_path / "gate"
     holder = tasks.gated_raise.delay("e", str(gate))
@@ -222,9 +233,7 @@ def test_a_body_that_always_asks_for_a_requeue_does_not_spin(
     assert times[2] - times[1] >= 2.0
 
 
-def test_a_killed_child_is_recovered_at_once(
-    tasks: Any, worker: Any, effects: Effects
-) -> None:
+def test_a_killed_child_is_recovered_at_once(tasks: Any, worker: Any, effects: Effects) -> None:
     """C16."""
     result = tasks.kills_child.delay("once", times=1)
 
@@ -232,7 +241,8 @@ def test_a_killed_child_is_recovered_at_once(
     assert effects.count("once") == 1
     assert effects.count("start:once") == 2
     record = store_of(tasks.app).get("idem.kills_child:pill:once")
-    assert record is not None and record.crashes == 1
+    assert record is not None
+    assert record.crashes == 1
 
 
 def test_a_pill_is_started_three_times_and_then_fails(

@@ -160,7 +160,7 @@ class LocalWorker(_Local, CeleryWorkerContainer):
         node = uuid.uuid4().hex[:12]  # %h would be this machine's name, the same for all nodes
         argv = [sys.executable, "-m", *(part.replace("%h", node) for part in command)]
         paths = os.pathsep.join([str(folder), str(ROOT)])
-        process = LocalProcess(argv, folder, {**env, "PYTHONPATH": paths})
+        process = LocalProcess(argv, folder, {**env, "PYTHONPATH": paths, "TMPDIR": str(folder)})
         process.id = node
         return cls(process)
 

@@ -57,6 +57,8 @@ class Worker:
         self.env["PYTHONPATH"] = os.pathsep.join(
             part for part in (str(ROOT), self.env.get("PYTHONPATH")) if part
         )
+        # a killed pool can't tidy up its temporary folders; there, pytest does
+        self.env["TMPDIR"] = str(directory)
         self.argv = [python, "-m", "celery", "-A", app, "worker", "-P", pool]
         self.argv += ["-c", str(concurrency), "-n", self.hostname, "-l", loglevel]
         self.argv += [] if mingle else ["--without-mingle", "--without-gossip"]

@@ -1,0 +1,183 @@
+"""What is written in Redis about held deliveries: the keys, and one method per script.
+
+Beside kombu's own ``unacked`` (tag → record) and ``unacked_index`` (tag → time) there are, under
+``<global_keyprefix><prefix>:visibility:<unacked_key>:``
+
+=============== ====================================================================
+``holders``     sorted set: holder → end of its lease, in ms of the server's clock
+``held:<id>``   sorted set: delivery tag → since when it is held (ms)
+``pulse``       hash: when any keeper ticked last (``at``), and until when nothing is
+                declared dead after an outage (``grace``); gone a day after the last tick
+=============== ====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis.exceptions import NoScriptError
+
+from celery_idem.stores.redis.scripts import Script
+
+#: Holder of the deliveries for which no queue was found.
+ASIDE = "aside"
+#: Tags that one call settles at most (Lua unpacks them on its stack).
+SETTLE_BATCH = 500
+#: Expired holders that one tick reports at most.
+EXPIRED_LIMIT = 10
+
+_PACKAGE = "celery_idem.visibility"
+_HOLD = Script(_PACKAGE, "hold")
+_SETTLE = Script(_PACKAGE, "settle")
+_TICK = Script(_PACKAGE, "tick")
+_TAKE_OVER = Script(_PACKAGE, "take_over")
+_REDELIVER = Script(_PACKAGE, "redeliver")
+_STRAND = Script(_PACKAGE, "strand")
+_REFRESH = Script(_PACKAGE, "refresh")
+
+
+@dataclass(frozen=True, slots=True)
+class Redelivery:
+    """One delivery on its way back: what is pushed, and where.
+
+    ``queues`` are full keys; none means that nothing is pushed and only the tag is dropped
+    (its record is gone). ``front``: next to be popped, else after all that waits.
+    """
+
+    tag: str
+    payload: str
+    queues: tuple[str, ...]
+    front: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Every length of time that the keeper uses, from the one that users set."""
+
+    lease_s: float = 30.0  #: a holder that was not renewed for so long is dead
+    horizon_s: float = 86_400.0  #: how far ahead of now a held delivery stands in kombu's index
+    aside_s: float = 60.0  #: pause before a delivery without a queue is tried again
+
+    @property
+    def tick_s(self) -> float:
+        """Between two looks: leases are renewed and dead holders looked for."""
+        return min(2.0, self.lease_s / 3)
+
+    @property
+    def quiet_s(self) -> float:
+        """Nobody ticked for so long: there was an outage (or there was nobody)."""
+        return 3 * self.tick_s
+
+    @property
+    def grace_s(self) -> float:
+        """Time that living holders get after an outage to renew before others judge them."""
+        return 3 * self.tick_s
+
+
+def dropped(tag: str) -> Redelivery:
+    """For a tag whose record is gone: nothing to put back, only to forget."""
+    return Redelivery(tag, "", (), front=True)
+
+
+class Ledger:
+    """The keys of one broker database and ``unacked`` key; the callers bring the connection."""
+
+    def __init__(
+        self,
+        times: Times,
+        *,
+        prefix: str = "idem",
+        global_keyprefix: str = "",
+        unacked_key: str = "unacked",
+        unacked_index_key: str = "unacked_index",
+    ) -> None:
+        self.times = times
+        self.unacked = global_keyprefix + unacked_key
+        self.index = global_keyprefix + unacked_index_key
+        self.base = f"{global_keyprefix}{prefix}:visibility:{unacked_key}"
+        self.holders = f"{self.base}:holders"
+        self.pulse = f"{self.base}:pulse"
+        self._lease = _ms(times.lease_s)
+        self._horizon = _ms(times.horizon_s)
+
+    def held(self, holder: str) -> str:
+        """Key of the set of what this holder holds."""
+        return f"{self.base}:held:{holder}"
+
+    def hold(self, client: redis.Redis, holder: str, tag: str, record: str) -> bool:
+        """Record a delivery. True when the holder had no lease: its earlier deliveries, if it
+        has any, were given to others."""
+        keys = (self.unacked, self.index, self.held(holder), self.holders)
+        added = _call(client, _HOLD, keys, (tag, record, holder, self._lease, self._horizon))
+        return bool(added)
+
+    def settle(self, client: redis.Redis, holder: str, tags: Sequence[str]) -> int:
+        """Remove deliveries for good; how many of them were still there."""
+        keys = (self.unacked, self.index, self.held(holder))
+        there = 0
+        for start in range(0, len(tags), SETTLE_BATCH):
+            there += _call(client, _SETTLE, keys, tags[start : start + SETTLE_BATCH])
+        return there
+
+    def tick(self, client: redis.Redis, mine: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Renew my holders. Returns (mine that were declared dead, anybody's that are over)."""
+        times = self.times
+        args = (self._lease, _ms(times.quiet_s), _ms(times.grace_s), EXPIRED_LIMIT, *mine)
+        lost, expired = _call(client, _TICK, (self.holders, self.pulse), args)
+        return [_text(holder) for holder in lost], [_text(holder) for holder in expired]
+
+    def take_over(self, client: redis.Redis, dead: str, taker: str) -> int:
+        """Move all that ``dead`` holds to ``taker``, leased. How many; -1: not dead after all."""
+        keys = (self.holders, self.held(dead), self.held(taker))
+        return int(_call(client, _TAKE_OVER, keys, (dead, taker, self._lease)))
+
+    def peek(self, client: redis.Redis, holder: str, limit: int) -> list[tuple[str, bytes | None]]:
+        """Up to ``limit`` deliveries of a holder, youngest first, with their records."""
+        found = client.zrange(self.held(holder), -limit, -1)
+        return self.records(client, [_text(tag) for tag in reversed(found)])
+
+    def records(self, client: redis.Redis, tags: Sequence[str]) -> list[tuple[str, bytes | None]]:
+        """Each tag with its record, None where there is none."""
+        return list(zip(tags, client.hmget(self.unacked, tags), strict=True)) if tags else []
+
+    def redeliver(
+        self, client: redis.Redis, holder: str, items: Sequence[Redelivery], *, retire: bool
+    ) -> int:
+        """Put these back on their queues and renew the holder; with ``retire`` forget it when it
+        holds nothing any more. How many were put back."""
+        keys = [self.unacked, self.index, self.held(holder), self.holders]
+        args: list[Any] = [holder, self._lease, int(retire)]
+        for item in items:
+            first = len(keys) + 1 if item.queues else 0
+            keys += item.queues
+            push = "RPUSH" if item.front else "LPUSH"
+            args += [item.tag, push, item.payload, first, len(keys) if item.queues else 0]
+        return int(_call(client, _REDELIVER, keys, args))
+
+    def strand(self, client: redis.Redis, holder: str, tags: Sequence[str]) -> None:
+        """Set deliveries without a queue aside; they are tried again after ``aside_s``."""
+        keys = (self.held(holder), self.held(ASIDE), self.holders, self.index)
+        _call(client, _STRAND, keys, (ASIDE, _ms(self.times.aside_s), self._horizon, *tags))
+
+    def refresh(self, client: redis.Redis, holder: str, limit: int) -> int:
+        """Move up to ``limit`` scores ahead that come near; how many were moved."""
+        return int(_call(client, _REFRESH, (self.index, self.held(holder)), (self._horizon, limit)))
+
+
+def _call(client: redis.Redis, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    # A prefixed client of kombu's would prefix the first key only: callers bring a plain one.
+    try:
+        return client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+    except NoScriptError:
+        return client.execute_command("EVAL", script.source, len(keys), *keys, *args)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,155 @@
+"""Where the keeper meets the worker: the consumer's connection gets it before its first message."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Collection
+from typing import Any
+
+from celery import Celery, bootsteps
+from celery.worker import state
+from kombu.transport import redis as kombu_redis
+
+from celery_idem.binding import settings_of
+from celery_idem.visibility.keeper import Keeper
+from celery_idem.visibility.ledger import Ledger, Times
+from celery_idem.visibility.qos import KeptQoS
+
+logger = logging.getLogger("celery_idem.visibility")
+
+#: Given to the consumer's connection where the user set none, in seconds: without it one command
+#: on a half-open connection waits for ever, and the worker with it.
+SOCKET_TIMEOUT_S = 10.0
+#: The same for the keeper's own connections.
+KEEPER_TIMEOUTS = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
+
+
+def install_visibility(app: Celery) -> None:
+    """Keep the deliveries of this app's workers, as long as ``idem["visibility_keeper"]`` is true
+    and the broker is reached by kombu's own Redis transport. May be called often."""
+    app.steps["consumer"].add(VisibilityStep)
+
+
+class VisibilityStep(bootsteps.Step):  # type: ignore[misc]
+    """Gives the consumer's channels a :class:`KeptQoS`.
+
+    Only these: producers, other connections of the process and pool children keep kombu's own.
+    """
+
+    name = "celery_idem.visibility"
+
+    def include_if(self, parent: Any) -> bool:
+        """Whether the setting is on."""
+        return settings_of(parent.app).visibility_keeper
+
+    def create(self, parent: Any) -> None:
+        """Look at every connection that the consumer opens, before its first channel is used."""
+        keeping = _Keeping(parent)
+        consumer_opens = parent.connection_for_read
+
+        def connection_for_read(heartbeat: Any = None) -> Any:
+            # As celery 5.7 consumer.py does, with a look between making and opening it.
+            connection = parent.app.connection_for_read(heartbeat=heartbeat)
+            if not isinstance(connection.transport, kombu_redis.Transport):
+                return consumer_opens(heartbeat=heartbeat)
+            connection.transport_options.setdefault("socket_timeout", SOCKET_TIMEOUT_S)
+            connection.transport_options.setdefault("socket_keepalive", True)
+            connection = parent.ensure_connected(connection)
+            keeping.keep(connection)
+            return connection
+
+        parent.connection_for_read = connection_for_read
+
+
+class _Keeping:
+    """The keepers of one consumer: one for each broker that it met (failover), mostly one."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._times = Times(lease_s=settings_of(consumer.app).lease_s)
+        self._keepers: dict[tuple[Any, ...], Keeper] = {}
+        self._made: list[KeptQoS] = []
+
+    def keep(self, connection: Any) -> None:
+        """Give all channels of this connection, present and future, a kept QoS."""
+        # A channel whose close failed half-way would hold its messages as long as we live.
+        for qos in self._made:
+            qos.let_go()
+        self._made.clear()
+        transport = connection.transport
+        for channel in transport.channels:
+            self._equip(channel)
+        make = transport.Channel
+
+        def make_kept(*args: Any, **kwargs: Any) -> Any:
+            channel = make(*args, **kwargs)
+            self._equip(channel)
+            return channel
+
+        transport.Channel = make_kept
+
+    def _equip(self, channel: Any) -> None:
+        if channel.QoS is not kombu_redis.QoS:
+            return  # no ack emulation, or somebody else's QoS
+        channel.QoS = functools.partial(self._qos_of, self._keeper_of(channel))
+
+    def _qos_of(self, keeper: Keeper, channel: Any) -> KeptQoS:
+        qos = KeptQoS(channel, keeper=keeper)
+        self._made.append(qos)
+        return qos
+
+    def _keeper_of(self, channel: Any) -> Keeper:
+        broker = channel.connection.client
+        place = (
+            type(channel.connection),
+            getattr(channel, "master_name", None) or (broker.hostname, broker.port),
+            broker.virtual_host,
+            channel.global_keyprefix,
+            channel.unacked_key,
+        )
+        keeper = self._keepers.get(place)
+        if keeper is None:
+            keeper = self._keepers[place] = self._new_keeper(channel, broker)
+            keeper.start()
+        return keeper
+
+    def _new_keeper(self, channel: Any, broker: Any) -> Keeper:
+        ledger = Ledger(
+            self._times,
+            prefix=settings_of(self._consumer.app).prefix,
+            global_keyprefix=channel.global_keyprefix,
+            unacked_key=channel.unacked_key,
+            unacked_index_key=channel.unacked_index_key,
+        )
+        declared = channel.connection.state
+        own = broker.clone(transport_options={**broker.transport_options, **KEEPER_TIMEOUTS})
+
+        def open_channel() -> Any:
+            own.connect()
+            fresh = own.channel()
+            # which exchanges are topics and which are not, as the consumer declared them
+            fresh.connection.state = declared
+            return fresh
+
+        return Keeper(ledger, open_channel, self._running, self._stopping)
+
+    def _running(self) -> Collection[str]:
+        """Tags that tasks work on and will ack, though their channel is gone."""
+        consumer = self._consumer
+        if (
+            self._stopping()
+            or consumer.app.conf.worker_cancel_long_running_tasks_on_connection_loss
+        ):
+            return ()
+        requests = set(state.active_requests)
+        if vars(consumer.pool).get("flush") is None:
+            # only prefork drops what waits in the pool; elsewhere it will run, and ack
+            requests |= set(state.reserved_requests)
+        return {request.message.delivery_tag for request in requests}
+
+    def _stopping(self) -> bool:
+        asked = (state.should_stop, state.should_terminate)  # None, False, or an exit code: 0 too
+        if any(code is not None and code is not False for code in asked):
+            return True
+        return self._consumer.blueprint.state in (bootsteps.CLOSE, bootsteps.TERMINATE)

@@ -73,7 +73,8 @@ def _warn_of_the_store(app: Any) -> None:
 
 
 def _on_success(sender: Any = None, **_: Any) -> None:
-    from celery_idem.task import IdempotentTask, settle
+    from celery_idem.run import settle
+    from celery_idem.task import IdempotentTask
 
     if isinstance(sender, IdempotentTask):
         settle(sender)

@@ -30,6 +30,8 @@ _PR_SET_PDEATHSIG = 1
 def install(app: Any) -> None:
     """Add the bootstep to this app, and the receivers to this process. Safe to call again."""
     app.steps["worker"].add(IdempotentWorker)
+    # By name: a producer binds its tasks, too, and need not load the worker's code.
+    app.steps["consumer"].add("celery_idem.visibility.step:VisibilityStep")
     celery_signals.worker_process_init.connect(
         _in_new_child, weak=False, dispatch_uid="celery_idem.child"
     )

@@ -1,0 +1,1 @@
+"""``celery -A proj idem …`` and ``celery -A proj dlq …``."""

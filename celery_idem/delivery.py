@@ -52,7 +52,7 @@ class Delivery:
         """
         request = task.request
         headers = request.headers or {}
-        handed = (request.properties or {}).get(_PLACE) or {}
+        handed = cls.handed_over(request)
         return cls(
             key=handed.get("key") or record_key(task, terms, request.id, headers, args, kwargs),
             owner=handed.get("owner") or new_owner(),
@@ -65,12 +65,31 @@ class Delivery:
         )
 
     @staticmethod
-    def hand_over(request_dict: dict[str, Any], owner: str, key: str | None) -> None:
-        """Leave the owner token, and the key where it is known, for the child."""
+    def hand_over(request_dict: dict[str, Any], owner: str, key: str | None, message: Any) -> None:
+        """Leave the owner token, the key where it is known, and the message as it came, for the
+        child.
+
+        The body is the very object that Celery sends to the child anyway, and pickle writes an
+        object once: it costs a reference, not a copy.
+        """
         # A copy: kombu puts the message's own properties back on the queue with a requeue.
         properties = dict(request_dict.get("properties") or {})
-        properties[_PLACE] = {"owner": owner, "key": key}
+        properties[_PLACE] = {
+            "owner": owner,
+            "key": key,
+            "body": message.body,
+            "headers": message.headers,
+            "properties": message.properties,
+            "content_type": message.content_type,
+            "content_encoding": message.content_encoding,
+        }
         request_dict["properties"] = properties
+
+    @staticmethod
+    def handed_over(request: Any) -> Mapping[str, Any]:
+        """What the worker's parent left for this request; empty outside a worker."""
+        handed = (request.properties or {}).get(_PLACE)
+        return handed if isinstance(handed, Mapping) else {}
 
     def kept_by_retry(self, task_name: str) -> dict[str, str]:
         """Headers for a retry with other arguments: it is the same work, under the same key."""

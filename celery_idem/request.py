@@ -33,9 +33,9 @@ class IdempotentRequest(Request):
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
-        self._idem_lease = self._make_lease()
+        self._idem_lease = self._make_lease(message)
 
-    def _make_lease(self) -> Lease | None:
+    def _make_lease(self, message: Any) -> Lease | None:
         task: Any = self.task
         owner = new_owner()
         headers = self.request_dict
@@ -48,7 +48,7 @@ class IdempotentRequest(Request):
         except Exception as error:
             # The child meets the same error, as its task's own failure; the worker lives on.
             logger.debug("no key for a delivery: %s", type(error).__name__)
-        Delivery.hand_over(self.request_dict, owner, lease.key if lease else None)
+        Delivery.hand_over(self.request_dict, owner, lease.key if lease else None, message)
         return lease
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:

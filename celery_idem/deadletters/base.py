@@ -1,0 +1,77 @@
+"""The contract of a letter store. One conformance suite holds every store to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from celery_idem.deadletters.letter import Attempt, Letter, Message, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which letters; an empty filter is all. Times in milliseconds since 1970."""
+
+    ids: tuple[str, ...] = ()
+    task: str = ""
+    lane: str = ""
+    reason: Reason | None = None
+    group: str = ""
+    key: str = ""
+    since_ms: int = 0
+    until_ms: int = 0
+    text: str = ""  #: part of the task's name, key, error type or message
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Letters of one fault."""
+
+    group: str
+    error_type: str
+    place: str
+    count: int
+    first_ms: int
+    last_ms: int
+    example: str  #: id of one letter
+
+
+class LetterStore(Protocol):
+    """Keeps letters until a person decides."""
+
+    def put(self, letter: Letter) -> Letter:
+        """Store it before the message is acked. The same id again is the same letter: its times
+        and history grow. Returns what is stored. Raises ``StoreUnavailable``."""
+
+    def get(self, letter_id: str) -> Letter | None:
+        """The whole letter."""
+
+    def page(self, wanted: Filter, after: str = "", limit: int = 50) -> list[Letter]:
+        """Newest first, without bodies' cost growing with the number of letters; ``after`` is the
+        last id of the page before."""
+
+    def walk(self, wanted: Filter) -> Iterator[Letter]:
+        """All letters of the filter, oldest first, in bounded batches."""
+
+    def count(self, wanted: Filter) -> int:
+        """How many."""
+
+    def groups(self, wanted: Filter) -> Sequence[Group]:
+        """Faults, the most letters first."""
+
+    def note(self, letter_id: str, attempt: Attempt) -> bool:
+        """Add to a letter's history."""
+
+    def edit(self, letter_id: str, message: Message, attempt: Attempt) -> bool:
+        """Replace the message, keep the first one as ``original``."""
+
+    def take(self, letter_id: str, by: str, lease_ms: int) -> Letter | None:
+        """The right to replay this letter now; ``None`` when it is gone or somebody else has it.
+        By the store's clock, free again when the lease is over."""
+
+    def give_back(self, letter_id: str, by: str) -> bool:
+        """The replay did not happen."""
+
+    def delete(self, letter_id: str, by: str = "") -> bool:
+        """Gone for good; with ``by``, only while that one has it."""

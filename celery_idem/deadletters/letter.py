@@ -1,0 +1,143 @@
+"""A dead letter: the message byte for byte, and what a person needs to judge it."""
+
+from __future__ import annotations
+
+import hashlib
+import traceback as tracebacks
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import Any
+
+#: Hex digits of a letter's id and of an error group's.
+ID_DIGITS = 20
+GROUP_DIGITS = 12
+#: Characters of an error's message and of its traceback that are kept.
+MAX_MESSAGE_CHARS = 2_000
+MAX_TRACEBACK_CHARS = 20_000
+#: Attempts that a letter remembers; the oldest are forgotten first.
+MAX_HISTORY = 50
+
+_NOT_THE_USERS = ("site-packages", "dist-packages", "celery_idem")
+
+
+class Reason(str, Enum):
+    """Why a message is dead."""
+
+    FAILURE = "failure"  #: the task raised, and no retry was asked for
+    RETRIES_EXHAUSTED = "retries_exhausted"
+    TIME_LIMIT = "time_limit"  #: killed at its hard time limit
+    POISON = "poison"  #: its claims ended by a crash max_crashes times
+    KEY_CONFLICT = "key_conflict"  #: its key was used with other arguments
+    REJECTED = "rejected"  #: the body raised Reject(requeue=False)
+    UNKNOWN_TASK = "unknown_task"
+    UNDECODABLE = "undecodable"  #: body, headers or content type can't be read
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+    UNCERTAIN = "uncertain"  #: an at-most-once step may or may not have run
+    BROKER = "broker"  #: dead-lettered by the broker itself (x-death says why)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as the broker had it."""
+
+    body: bytes
+    content_type: str = ""
+    content_encoding: str = ""
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    exchange: str = ""
+    routing_key: str = ""
+    queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What went wrong, and where: enough to find all letters of the same fault."""
+
+    error_type: str = ""
+    message: str = ""
+    traceback: str = ""
+    place: str = ""  #: module and function that raised, without the line, which moves
+    group: str = ""  #: equal for equal error types raised at the same place
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One entry of a letter's history."""
+
+    at_ms: int
+    what: str  #: "died", "replayed", "edited", …
+    by: str = ""  #: the worker, or the person
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One dead message. Times are the store's, in milliseconds since 1970."""
+
+    id: str
+    reason: Reason
+    message: Message
+    task: str = ""
+    task_id: str = ""
+    key: str = ""
+    lane: str = ""
+    fault: Fault = field(default_factory=Fault)
+    retries: int = 0
+    crashes: int = 0
+    fence: int = 0
+    worker: str = ""
+    first_died_ms: int = 0
+    last_died_ms: int = 0
+    times: int = 1  #: how often it died
+    history: tuple[Attempt, ...] = ()
+    original: Message | None = None  #: before it was edited
+
+
+def letter_id(task_id: str, message: Message) -> str:
+    """Stable: the same message that dies twice is one letter."""
+    digest = hashlib.sha256()
+    if task_id:
+        digest.update(b"id:" + task_id.encode("utf-8", "surrogatepass"))
+    else:
+        digest.update(b"raw:" + message.queue.encode("utf-8", "surrogatepass") + b"\0")
+        digest.update(message.body)
+    return digest.hexdigest()[:ID_DIGITS]
+
+
+def fault_of(error: BaseException, traceback: TracebackType | None = None) -> Fault:
+    """The fault of an exception that was raised here."""
+    frames = tracebacks.extract_tb(traceback or error.__traceback__)
+    own = [f for f in frames if not any(part in f.filename for part in _NOT_THE_USERS)]
+    candidates = own or list(frames)
+    last = candidates[-1] if candidates else None
+    place = f"{_module_of(last.filename)}:{last.name}" if last else ""
+    text = "".join(tracebacks.format_exception(type(error), error, error.__traceback__))
+    return named_fault(_type_name(error), str(error), text, place)
+
+
+def named_fault(error_type: str, message: str, traceback: str = "", place: str = "") -> Fault:
+    """A fault from its parts; the group is worked out from type and place."""
+    group = hashlib.sha256(f"{error_type}\0{place}".encode("utf-8", "surrogatepass"))
+    return Fault(
+        error_type,
+        message[:MAX_MESSAGE_CHARS],
+        traceback[-MAX_TRACEBACK_CHARS:],
+        place,
+        group.hexdigest()[:GROUP_DIGITS],
+    )
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    module = kind.__module__
+    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+
+
+def _module_of(filename: str) -> str:
+    """The last two parts of a path: the same in every deploy, whatever the folder is called."""
+    parts = filename.replace("\\", "/").removesuffix(".py").split("/")
+    return ".".join(parts[-2:])

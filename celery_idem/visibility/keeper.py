@@ -296,5 +296,5 @@ class Keeper:
         return time.monotonic() + seconds
 
 
-def _task_id(message: Any) -> str | None:
+def _task_id(message: Any) -> Any:
     return (message.headers or {}).get("id") or message.properties.get("correlation_id")

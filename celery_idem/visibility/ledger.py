@@ -136,12 +136,14 @@ class Ledger:
 
     def peek(self, client: redis.Redis, holder: str, limit: int) -> list[tuple[str, bytes | None]]:
         """Up to ``limit`` deliveries of a holder, youngest first, with their records."""
-        found = client.zrange(self.held(holder), -limit, -1)
+        found = _command(client, "ZRANGE", self.held(holder), -limit, -1)
         return self.records(client, [_text(tag) for tag in reversed(found)])
 
     def records(self, client: redis.Redis, tags: Sequence[str]) -> list[tuple[str, bytes | None]]:
         """Each tag with its record, None where there is none."""
-        return list(zip(tags, client.hmget(self.unacked, tags), strict=True)) if tags else []
+        if not tags:
+            return []
+        return list(zip(tags, _command(client, "HMGET", self.unacked, *tags), strict=True))
 
     def redeliver(
         self, client: redis.Redis, holder: str, items: Sequence[Redelivery], *, retire: bool
@@ -170,9 +172,13 @@ class Ledger:
 def _call(client: redis.Redis, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
     # A prefixed client of kombu's would prefix the first key only: callers bring a plain one.
     try:
-        return client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+        return _command(client, "EVALSHA", script.sha, len(keys), *keys, *args)
     except NoScriptError:
-        return client.execute_command("EVAL", script.source, len(keys), *keys, *args)
+        return _command(client, "EVAL", script.source, len(keys), *keys, *args)
+
+
+def _command(client: redis.Redis, *parts: Any) -> Any:
+    return client.execute_command(*parts)  # type: ignore[no-untyped-call]
 
 
 def _ms(seconds: float) -> int:

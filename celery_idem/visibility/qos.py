@@ -20,13 +20,15 @@ logger = logging.getLogger("celery_idem.visibility")
 FINISH_S = 5.0
 
 
-class KeptQoS(QoS):  # type: ignore[misc]
+class KeptQoS(QoS):
     """kombu's Redis QoS whose records stay invisible while this process lives.
 
     Same round trips as kombu's: one to record a delivery, one to ack it. What can't be said to
     the server now (outage) is said by the keeper as soon as it is back, so an ack is not lost
     with its connection, and nothing here asks a channel for a connection that is gone.
     """
+
+    channel: Any
 
     def __init__(self, channel: Any, prefetch_count: int = 0, *, keeper: Keeper) -> None:
         super().__init__(channel, prefetch_count)
@@ -71,7 +73,8 @@ class KeptQoS(QoS):  # type: ignore[misc]
         After a connection loss the tasks that run go on, so their messages stay held and are
         acked through the keeper when they are done.
         """
-        self._delivered.clear()
+        if self._delivered is not None:
+            self._delivered.clear()
         self.let_go()
 
     def let_go(self) -> None:

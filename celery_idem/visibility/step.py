@@ -31,7 +31,11 @@ def install_visibility(app: Celery) -> None:
     app.steps["consumer"].add(VisibilityStep)
 
 
-class VisibilityStep(bootsteps.Step):  # type: ignore[misc]
+#: States of a blueprint that goes down (celery 5.7 bootsteps.py: CLOSE, TERMINATE).
+STOPPING = (0x2, 0x3)
+
+
+class VisibilityStep(bootsteps.Step):
     """Gives the consumer's channels a :class:`KeptQoS`.
 
     Only these: producers, other connections of the process and pool children keep kombu's own.
@@ -149,7 +153,8 @@ class _Keeping:
         return {request.message.delivery_tag for request in requests}
 
     def _stopping(self) -> bool:
-        asked = (state.should_stop, state.should_terminate)  # None, False, or an exit code: 0 too
+        # None, False, or an exit code: 0 too
+        asked: tuple[Any, Any] = (state.should_stop, state.should_terminate)
         if any(code is not None and code is not False for code in asked):
             return True
-        return self._consumer.blueprint.state in (bootsteps.CLOSE, bootsteps.TERMINATE)
+        return self._consumer.blueprint.state in STOPPING

@@ -1,8 +1,8 @@
 """A Celery app with plain tasks only, whose workers keep their messages visible to none.
 
-Read from the environment: ``TEST_BROKER``, ``TEST_EFFECTS``, ``TEST_LEASE_S`` (3), ``TEST_KEEPER``
-("0" turns the keeper off), ``TEST_OPTIONS`` (JSON, more ``broker_transport_options``), ``TEST_CONF``
-(JSON, more settings), ``TEST_MARK`` (what a worker writes on its effects).
+Read from the environment: ``TEST_BROKER``, ``TEST_EFFECTS``, ``TEST_LEASE_S`` (3),
+``TEST_KEEPER`` ("0" turns the keeper off), ``TEST_OPTIONS`` (JSON, more transport options),
+``TEST_CONF`` (JSON, more settings), ``TEST_MARK`` (what a worker writes on its effects).
 """
 
 from __future__ import annotations

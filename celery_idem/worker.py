@@ -24,6 +24,8 @@ logger = logging.getLogger("celery_idem.worker")
 
 #: How often a child looks whether its parent lives, where the kernel can't tell it, in seconds.
 ORPHAN_CHECK_S = 0.25
+#: How often the main process waits for dead children, in seconds: one system call per child.
+DEAD_CHILD_CHECK_S = 0.25
 _PR_SET_PDEATHSIG = 1
 
 
@@ -45,7 +47,7 @@ class IdempotentWorker(bootsteps.StartStopStep):
     its lease. It is a daemon thread and ends with the process.
     """
 
-    requires = ("celery.worker.components:Pool",)
+    requires = ("celery.worker.components:Hub", "celery.worker.components:Pool")
 
     def __init__(self, worker: Any, **options: Any) -> None:
         super().__init__(worker, **options)
@@ -53,6 +55,20 @@ class IdempotentWorker(bootsteps.StartStopStep):
 
     def start(self, worker: Any) -> None:
         _warn_of_the_store(worker.app)
+        _look_for_dead_children(worker)
+
+
+def _look_for_dead_children(worker: Any) -> None:
+    """Notice a dead child in a fraction of a second, not at Celery's 5 s timer.
+
+    The event that a child's pipe was closed comes just before the child can be waited for, so
+    Celery 5.7 looks too early and then not again until the timer (``asynpool.py:
+    _event_process_exit``). Seen: 0.1 to 5.2 s from the kill to the next start; with this, 0.3 s.
+    """
+    hub = getattr(worker, "hub", None)
+    maintain = getattr(worker.pool, "maintain_pool", None)
+    if hub is not None and maintain is not None:
+        hub.call_repeatedly(DEAD_CHILD_CHECK_S, maintain)
 
 
 def check_tasks(app: Any) -> None:

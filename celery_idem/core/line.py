@@ -1,0 +1,171 @@
+"""The waiting line in front of a worker's processes: who may start now, by order and reserve.
+
+Pure: it holds what waits, counts what runs and picks the next; starting it is the caller's work.
+The same object serves a real worker and the simulation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from celery_idem.core.errors import ConfigError
+from celery_idem.core.order import STRAY_WEIGHT, DeadlineOrder, Lane, LaneOrder, reweighed
+
+T = TypeVar("T")
+
+
+def kept_free(lanes: Sequence[Lane], running: Mapping[str, int], lane: str, slots: int) -> int:
+    """Processes that ``lane`` must leave alone: the unused reserves of the lanes ranked above it.
+
+    A reserve that its own lane occupies is used, and kept no longer. Reserves never take the
+    last process from the lanes below: else a worker with as many reserved as it has processes
+    would never run them.
+
+    >>> lanes = [Lane("critical", reserve=1), Lane("low")]
+    >>> kept_free(lanes, {}, "low", slots=4), kept_free(lanes, {"critical": 1}, "low", slots=4)
+    (1, 0)
+    """
+    kept = 0
+    for above in lanes:
+        if above.name == lane:
+            break
+        kept += max(0, above.reserve - running.get(above.name, 0))
+    return min(kept, max(slots - 1, 0))
+
+
+def may_start(lanes: Sequence[Lane], running: Mapping[str, int], lane: str, slots: int) -> bool:
+    """Whether one more job of ``lane`` may start in a pool of ``slots`` processes."""
+    free = slots - sum(running.values())
+    return free > kept_free(lanes, running, lane, slots)
+
+
+class Line(Generic[T]):
+    """What waits and what runs in one worker, lane by lane.
+
+    ``fetched`` says when the order is charged. Where the consumer chooses what to fetch (Redis),
+    the fetch was the choice, and the line only passes on what came. Where the broker pushes
+    (RabbitMQ), the line is the choice: every start is charged.
+    """
+
+    def __init__(
+        self, lanes: Iterable[Lane], order: LaneOrder, *, slots: int, fetched: bool = False
+    ) -> None:
+        self.lanes: tuple[Lane, ...] = tuple(lanes)
+        self.order = order
+        self.slots = slots
+        self.paused: set[str] = set()
+        self.running: dict[str, int] = {lane.name: 0 for lane in self.lanes}
+        self.started: dict[str, int] = {lane.name: 0 for lane in self.lanes}
+        self._fetched = fetched
+        self._waiting: dict[str, deque[T]] = {lane.name: deque() for lane in self.lanes}
+
+    # -- what waits
+
+    def add(self, lane: str, item: T) -> None:
+        """Put it at the end of its lane's line. An unknown lane is added, see :meth:`admit`."""
+        self.admit(lane)
+        self._waiting[lane].append(item)
+
+    def admit(self, lane: Lane | str) -> None:
+        """Make sure that the lane is known. It is ranked last; a name alone gets weight 1."""
+        name = lane if isinstance(lane, str) else lane.name
+        if name in self._waiting:
+            return
+        if isinstance(lane, str):
+            lane = Lane(name, STRAY_WEIGHT, queue=name, deadline_s=self._longest_deadline())
+        self.lanes = (*self.lanes, lane)
+        for count in (self.running, self.started):
+            count.setdefault(name, 0)
+        self._waiting[name] = deque()
+        self.order.set_lanes(self.lanes)
+
+    def _longest_deadline(self) -> float | None:
+        if not isinstance(self.order, DeadlineOrder):
+            return None
+        return max((lane.deadline_s or 0.0 for lane in self.lanes), default=math.inf)
+
+    def waiting(self, lane: str | None = None) -> int:
+        """How many wait, in one lane or in all."""
+        if lane is not None:
+            return len(self._waiting.get(lane, ()))
+        return sum(len(items) for items in self._waiting.values())
+
+    def first(self, lane: str) -> T | None:
+        """The longest waiting of a lane."""
+        items = self._waiting.get(lane)
+        return items[0] if items else None
+
+    def drain(self, lane: str | None = None) -> list[T]:
+        """Take out all that waits (of one lane), without charging anybody."""
+        lines = [self._waiting[lane]] if lane is not None else list(self._waiting.values())
+        items = [item for line in lines for item in line]
+        for line in lines:
+            line.clear()
+        return items
+
+    # -- who is next
+
+    def next(self, now_s: float) -> tuple[str, T] | None:
+        """The next to start, now counted as running; ``None`` when nothing may."""
+        ready = [name for name in self.order.preference(now_s) if self._ready(name)]
+        if not ready:
+            return None
+        lane = ready[0]
+        if not self._fetched:
+            self.order.took(lane, [name for name in self._waiting if name not in ready])
+        self.running[lane] += 1
+        self.started[lane] += 1
+        return lane, self._waiting[lane].popleft()
+
+    def _ready(self, lane: str) -> bool:
+        return (
+            bool(self._waiting.get(lane))
+            and lane not in self.paused
+            and may_start(self.lanes, self.running, lane, self.slots)
+        )
+
+    def finished(self, lane: str, run_time_s: float) -> None:
+        """A process is free again; 0 seconds: it was given back without running."""
+        self.running[lane] = max(0, self.running.get(lane, 0) - 1)
+        self.order.finished(lane, run_time_s)
+
+    def fetchable(self) -> set[str]:
+        """Lanes of which one more message could start at once, were it here."""
+        if self.waiting() - self._stuck() > 0:
+            return set()
+        return {
+            lane.name
+            for lane in self.lanes
+            if lane.name not in self.paused
+            and not self._waiting[lane.name]
+            and may_start(self.lanes, self.running, lane.name, self.slots)
+        }
+
+    def _stuck(self) -> int:
+        """What waits though a process is free: its lane is paused, or may not take a reserve."""
+        if sum(self.running.values()) >= self.slots:
+            return 0
+        return sum(
+            len(items) for lane, items in self._waiting.items() if items and not self._ready(lane)
+        )
+
+    # -- changes at run time
+
+    def reweigh(self, lane: str, weight: float) -> None:
+        """Another weight from the next choice on; :class:`ConfigError` for an unknown lane."""
+        self.lanes = reweighed(self.lanes, lane, weight)
+        self.order.set_lanes(self.lanes)
+
+    def pause(self, lane: str) -> None:
+        """Start nothing more of this lane; what runs goes on."""
+        if lane not in self._waiting:
+            known = ", ".join(self._waiting)
+            raise ConfigError(f"idem: no lane {lane!r} here; known are {known}")
+        self.paused.add(lane)
+
+    def resume(self, lane: str) -> None:
+        """Serve it again. It joins at the current round, and does not catch up."""
+        self.paused.discard(lane)

@@ -1,0 +1,1 @@
+"""Lanes: several queues, served by weight, rank or deadline. Urgent work overtakes."""

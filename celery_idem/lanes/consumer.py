@@ -1,0 +1,387 @@
+"""The worker's side of lanes: what is received waits in one line, and free processes are filled
+from it by the order. One path for every pool and broker; what a broker adds is in
+``kombu_order.py`` (Redis) and ``amqp.py`` (RabbitMQ)."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from celery import bootsteps, signals
+from celery.worker import state
+
+from celery_idem.core.line import Line
+from celery_idem.core.order import Lane, make_order
+from celery_idem.core.settings import Settings
+from celery_idem.lanes.amqp import AmqpFetch
+from celery_idem.lanes.kombu_order import LaneCycle, RedisFetch
+from celery_idem.lanes.routing import lanes_of, sent_s
+from celery_idem.lanes.tally import Tally
+
+logger = logging.getLogger("celery_idem.lanes")
+
+#: Delayed and rate-limited messages of one lane that a worker holds at most, unless
+#: ``worker_eta_task_limit`` says otherwise. A lane that is full of them is not fetched from;
+#: the other lanes are.
+PARKED_MAX = 10_000
+#: Seconds between two looks at what no event reports (a task revoked while it waited).
+SWEEP_S = 0.5
+#: How far one job moves the average run time.
+RUN_TIME_GAIN = 0.05
+
+_LANE = "_idem_lane"
+
+
+@dataclass(slots=True)
+class Running:
+    """One request that was handed to the pool."""
+
+    request: Any
+    lane: str
+    started_s: float
+    applied: bool = False  # the pool has it; before that, Celery may still drop it as revoked
+
+
+class WorkerLanes:
+    """Lanes of one running consumer, as ``consumer.idem_lanes``."""
+
+    def __init__(self, consumer: Any, settings: Settings) -> None:
+        self.consumer = consumer
+        self._configured = {lane.queue: lane for lane in lanes_of(settings)}
+        lanes = self._consumed_lanes()
+        # Redis charges what it fetched; where the broker pushes, what is started is charged
+        self.fetches = consumer.app.connection_for_read().transport.driver_type == "redis"
+        order = make_order(settings.lane_order, lanes, charge=settings.charge, rng=random.Random())
+        self.line: Line[Any] = Line(lanes, order, slots=self.slots, fetched=self.fetches)
+        self.settings = settings
+        self.tally = Tally()
+        self.fetch: RedisFetch | AmqpFetch | None = None
+        self.run_time_s: float | None = None  #: of a job, on average of the recent ones
+        self._lane_of: dict[str, str] = {}
+        self._running: dict[int, Running] = {}
+        self._parked: dict[str, weakref.WeakSet[Any]] = {}
+        self._pumping = False
+        self._hand_on: Callable[[Any], Any] = consumer.on_task_request
+        consumer.on_task_request = self.submit
+
+    def _consumed_lanes(self) -> list[Lane]:
+        consumed = self.consumer.app.amqp.queues.consume_from
+        return [lane for queue, lane in self._configured.items() if queue in consumed]
+
+    @property
+    def slots(self) -> int:
+        """Processes, threads or greenlets; with autoscale, those that there can be."""
+        worker = self.consumer.controller
+        scaler = getattr(worker, "autoscaler", None)
+        if scaler is not None:
+            return int(scaler.max_concurrency)
+        try:
+            return int(self.consumer.pool.num_processes or 1)
+        except AttributeError:  # the prefork pool has not been started yet
+            return int(worker.max_concurrency or worker.concurrency)
+
+    def lane_of_queue(self, queue: str) -> str:
+        """The lane of this queue; one that is no lane becomes one of weight 1, ranked last."""
+        known = self._lane_of.get(queue)
+        if known is None:
+            lane = self._configured.get(queue)
+            if lane is None and self._configured:
+                logger.warning(
+                    "queue %r is no lane: it is served as one of weight 1, ranked last. "
+                    "Lanes are %s",
+                    queue,
+                    ", ".join(sorted(self._configured)),
+                )
+            self.line.admit(lane or queue)
+            known = self._lane_of[queue] = lane.name if lane else queue
+        return known
+
+    # -- from the broker to the line
+
+    def received(self, request: Any, queue: str | None) -> None:
+        """A message has come: note its lane, before Celery delays it or limits its rate."""
+        info = request.delivery_info or {}
+        lane = self.lane_of_queue(queue or info.get("routing_key") or "celery")
+        setattr(request, _LANE, lane)
+        if self.fetches:
+            self.line.order.head(lane, _sent_s(request))
+        self._parked.setdefault(lane, weakref.WeakSet()).add(request)
+        if isinstance(self.fetch, AmqpFetch):
+            self.fetch.received(lane)
+
+    def submit(self, request: Any) -> None:
+        """In place of ``Consumer.on_task_request``: the request may run, by the order."""
+        lane = getattr(request, _LANE, None) or self.lane_of_queue("celery")
+        self._parked.get(lane, set()).discard(request)
+        self.line.add(lane, request)
+        self.pump()
+
+    def parked(self, lane: str) -> int:
+        """Messages of the lane that are here but delayed or limited in rate."""
+        return len(self._parked.get(lane, ()))
+
+    @property
+    def parked_max(self) -> int:
+        limit = self.consumer.app.conf.get("worker_eta_task_limit")
+        return PARKED_MAX if limit is None else max(int(limit), 1)
+
+    def room_for(self, lanes: Iterable[str]) -> set[str]:
+        """Lanes whose next message could start at once, and that hold few delayed ones."""
+        self.line.slots = self.slots
+        open_lanes = self.line.fetchable()
+        limit = self.parked_max
+        return {lane for lane in lanes if lane in open_lanes and self.parked(lane) < limit}
+
+    # -- from the line to the pool
+
+    def pump(self) -> None:
+        """Start all that may start now."""
+        if self._pumping or (self.fetch is not None and not self.fetch.may_pump()):
+            return
+        self._pumping = True
+        try:
+            self.line.slots = self.slots
+            while (chosen := self._next()) is not None:
+                self._start(*chosen)
+                if self.fetch is not None and not self.fetch.may_pump():
+                    break
+        finally:
+            self._pumping = False
+        if self.fetch is not None:
+            self.fetch.offer_again()
+
+    def _next(self) -> tuple[str, Any] | None:
+        if not self.fetches:
+            for lane in self.line.lanes:
+                first = self.line.first(lane.name)
+                if first is not None:
+                    self.line.order.head(lane.name, _sent_s(first))
+        return self.line.next(time.time())
+
+    def _start(self, lane: str, request: Any) -> None:
+        entry = Running(request, lane, time.monotonic())
+        self._running[id(request)] = entry
+        self.tally.started(lane)
+        try:
+            accepted = self._hand_on(request)
+        except BaseException:
+            self._end(entry, ran=False)
+            raise
+        if accepted is not False and not entry.applied:
+            self._end(entry, ran=False)  # revoked: Celery has settled it without running it
+        if isinstance(self.fetch, AmqpFetch):
+            self.fetch.started()
+
+    def applying(self, request: Any) -> Running | None:
+        """The pool gets this request now; ``None`` when it did not come through the line."""
+        entry = self._running.get(id(request))
+        if entry is not None:
+            entry.applied = True
+        return entry
+
+    def ended(self, entry: Running) -> None:
+        """The pool is done with it, in whatever way."""
+        if self._end(entry, ran=True):
+            self.pump()
+
+    def _end(self, entry: Running, *, ran: bool) -> bool:
+        if self._running.pop(id(entry.request), None) is None:
+            return False
+        if isinstance(self.fetch, AmqpFetch):
+            self.fetch.had_room(entry.lane)
+        run_time_s = time.monotonic() - entry.started_s if ran else 0.0
+        self.line.finished(entry.lane, run_time_s)
+        self.tally.ended(entry.lane, run_time_s)
+        if ran:
+            known = run_time_s if self.run_time_s is None else self.run_time_s
+            self.run_time_s = known + RUN_TIME_GAIN * (run_time_s - known)
+        return True
+
+    def sweep(self) -> None:
+        """Forget what was revoked while it waited for a process, and look at the line again."""
+        for entry in list(self._running.values()):
+            if not entry.applied and entry.request not in state.reserved_requests:
+                self._end(entry, ran=False)
+        if self.fetch is not None:
+            self.fetch.sweep()
+        self.pump()
+
+    def forget_waiting(self) -> None:
+        """The connection is gone, and with it the right to run what waits: it comes again."""
+        self.line.drain()
+
+    # -- for people
+
+    def report(self) -> dict[str, Any]:
+        """What ``inspect lanes`` answers."""
+        served, seconds = self.tally.last_minute()
+        return {
+            "order": self.settings.lane_order,
+            "charge": self.settings.charge,
+            "slots": self.slots,
+            "broker": "fetch" if self.fetches else "push",
+            "lanes": {
+                lane.name: {
+                    "queue": lane.queue,
+                    "weight": lane.weight,
+                    "reserve": lane.reserve,
+                    "deadline_s": lane.deadline_s,
+                    "paused": lane.name in self.line.paused,
+                    "running": self.line.running[lane.name],
+                    "waiting": self.line.waiting(lane.name),
+                    "delayed": self.parked(lane.name),
+                    "started": self.line.started[lane.name],
+                    "started_last_minute": served[lane.name],
+                    "seconds_last_minute": round(seconds[lane.name], 3),
+                }
+                for lane in self.line.lanes
+            },
+        }
+
+    def changed(self) -> None:
+        """A weight or a pause was changed from outside: act on it now."""
+        self.pump()
+
+
+class LaneStep(bootsteps.StartStopStep):
+    """Consumer bootstep: does nothing for an app without lanes."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        from celery_idem.binding import binding_of
+
+        consumer.idem_lanes = None
+        settings = binding_of(consumer.app).settings
+        if not settings.lanes:
+            return
+        lanes = WorkerLanes(consumer, settings)
+        consumer.idem_lanes = lanes
+        _check_reserves(lanes)
+        watch_pool(consumer, lanes)
+        if lanes.fetches:
+            use_strategy(consumer.app, lanes)
+        self._receiver = _receiver(lanes)
+        signals.task_received.connect(self._receiver, sender=consumer, weak=False)
+
+    def start(self, consumer: Any) -> None:
+        lanes: WorkerLanes | None = consumer.idem_lanes
+        if lanes is None:
+            return
+        lanes.forget_waiting()
+        driver = consumer.connection.transport.driver_type
+        if driver == "redis":
+            lanes.fetch = RedisFetch(consumer.task_consumer.channel, consumer.hub)
+        elif driver == "amqp":
+            lanes.fetch = AmqpFetch(consumer, lanes)
+        self._timer = consumer.timer.call_repeatedly(SWEEP_S, lanes.sweep)
+
+    def stop(self, consumer: Any) -> None:
+        lanes: WorkerLanes | None = consumer.idem_lanes
+        if lanes is not None:
+            timer = getattr(self, "_timer", None)
+            if timer is not None:
+                timer.cancel()
+            lanes.forget_waiting()
+
+    shutdown = stop
+
+
+def _check_reserves(lanes: WorkerLanes) -> None:
+    reserved = sum(lane.reserve for lane in lanes.line.lanes[:-1])
+    if reserved >= lanes.slots and reserved:
+        logger.warning(
+            "lanes reserve %d processes and this worker has %d: lanes ranked below keep one. "
+            "Raise the concurrency, or lower the reserves",
+            reserved,
+            lanes.slots,
+        )
+
+
+def _receiver(lanes: WorkerLanes) -> Callable[..., None]:
+    def on_received(request: Any = None, **_: Any) -> None:
+        lanes.received(request, _queue_of(lanes, request))
+
+    return on_received
+
+
+def _queue_of(lanes: WorkerLanes, request: Any) -> str | None:
+    if isinstance(lanes.fetch, RedisFetch):
+        return lanes.fetch.last_queue
+    tag = (request.delivery_info or {}).get("consumer_tag")
+    if isinstance(lanes.fetch, AmqpFetch) and tag is not None:
+        return lanes.fetch.queue_of_tag(tag)
+    return None
+
+
+def use_strategy(app: Any, lanes: WorkerLanes) -> None:
+    """Make this worker's connections offer queues in our order."""
+    options = dict(app.conf.broker_transport_options or {})
+    given = options.get("queue_order_strategy")
+    if given is not None and not isinstance(given, _Strategy):
+        logger.warning("queue_order_strategy %r is replaced: this worker serves lanes", given)
+    options["queue_order_strategy"] = _Strategy(lanes)
+    app.conf.broker_transport_options = options
+
+
+class _Strategy:
+    """What kombu calls to make each channel's cycle."""
+
+    def __init__(self, lanes: WorkerLanes) -> None:
+        self._lanes = lanes
+
+    def __call__(self) -> LaneCycle:
+        return LaneCycle(self._lanes)
+
+
+def _sent_s(request: Any) -> float:
+    sent = sent_s(request.request_dict)
+    return time.time() if sent is None else sent
+
+
+def watch_pool(consumer: Any, lanes: WorkerLanes) -> None:
+    """Hear of every request that the pool takes and ends, whatever the pool."""
+    pool, hub = consumer.pool, consumer.hub
+    apply_async = pool.apply_async
+    threads = "thread" in type(pool).__module__
+
+    def ended(entry: Running) -> None:
+        if getattr(pool, "is_green", False):
+            # its greenlet still counts in the pool: starting the next from here would block it
+            consumer.timer.call_after(0, lanes.ended, (entry,))
+        elif threads and hub is not None:
+            hub.call_soon(lanes.ended, entry)
+        else:
+            lanes.ended(entry)
+
+    def watched(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        entry = lanes.applying(getattr(options.get("callback"), "__self__", None))
+        if entry is not None:
+            for name in ("callback", "error_callback", "timeout_callback", "accept_callback"):
+                options[name] = _noting(name, options.get(name), entry, ended)
+        return apply_async(target, args or (), kwargs or {}, **options)
+
+    pool.apply_async = watched
+
+
+def _noting(
+    name: str, callback: Any, entry: Running, ended: Callable[[Running], None]
+) -> Callable[..., Any]:
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if name == "accept_callback":
+            entry.started_s = time.monotonic()
+            return callback(*args, **kwargs) if callback else None
+        soft = name == "timeout_callback" and bool(args and args[0])
+        try:
+            return callback(*args, **kwargs) if callback else None
+        finally:
+            if not soft:
+                ended(entry)
+
+    return noted

@@ -1,0 +1,189 @@
+"""Redis: the order in which queues are offered to the server, as kombu's ``queue_order_strategy``.
+
+kombu's Redis transport asks for one message at a time (``BRPOP key key …``): the server answers
+from the first key that has one. So the order decides, and the answer says which lanes before it
+were empty. This is all that the transport offers through configuration; what it does not offer is
+put around the consuming channel by :class:`RedisFetch`:
+
+* a lane's priorities come before the next lane (kombu: priority first, then queue);
+* a message is only asked for while a process is free to run it, whatever the prefetch
+  multiplier: what waits in a worker has lost its place in the order, and no other worker can run
+  it;
+* lanes that may not take a reserved process, and paused ones, are not offered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from celery_idem.core.line import Line
+
+logger = logging.getLogger("celery_idem.lanes")
+
+#: Longest wait of a BRPOP that does not offer every lane, in seconds: after it, the offer is
+#: looked at anew even if the server would not let us end it early (an ACL without CLIENT).
+RESTRICTED_WAIT_S = 1
+
+
+class Worker(Protocol):
+    """What the order needs to know of the worker that it serves."""
+
+    line: Line[Any]
+
+    def lane_of_queue(self, queue: str) -> str:
+        """The lane that this queue belongs to; a queue that is no lane becomes one of its own."""
+
+    def room_for(self, lanes: Iterable[str]) -> set[str]:
+        """Those of the lanes that may have more messages here."""
+
+
+class LaneCycle:
+    """kombu's cycle protocol: ``update(queues)``, ``consume(n)``, ``rotate(last_used)``."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._queues: list[str] = []
+        self.offered: list[str] = []
+        self.last_queue: str | None = None
+        self.answered = True
+
+    def update(self, queues: Iterable[str]) -> None:
+        """The queues that are consumed from now on. Their order does not matter."""
+        self._queues = sorted(queues)
+        for queue in self._queues:
+            self._worker.lane_of_queue(queue)
+
+    def consume(self, n: int) -> list[str]:
+        """At most ``n`` queues, the one to take from first in front."""
+        return self._offer(self.lanes())[:n]
+
+    def lanes(self) -> set[str]:
+        """Lanes of the consumed queues that may have a message now."""
+        consumed = {self._worker.lane_of_queue(queue) for queue in self._queues}
+        return self._worker.room_for(consumed)
+
+    def _offer(self, lanes: set[str]) -> list[str]:
+        order = self._worker.line.order.preference(time.time())
+        self.offered = [lane for lane in order if lane in lanes]
+        queue_of = {self._worker.lane_of_queue(queue): queue for queue in self._queues}
+        return [queue_of[lane] for lane in self.offered]
+
+    def rotate(self, last_used: str) -> str:
+        """A message of this queue came: those offered before it were empty."""
+        self.last_queue = last_used
+        self.answered = True
+        taken = self._worker.lane_of_queue(last_used)
+        line = self._worker.line
+        place = self.offered.index(taken) if taken in self.offered else 0
+        had_none = set(self.offered[:place])
+        had_none.update(lane.name for lane in line.lanes if lane.name not in self.offered)
+        line.order.took(taken, had_none - {taken})
+        return last_used
+
+
+class RedisFetch:
+    """Around one consuming channel of kombu's Redis transport, until it is closed."""
+
+    def __init__(self, channel: Any, hub: Any) -> None:
+        self._channel = channel
+        self._hub = hub
+        self._cycle: LaneCycle = channel._queue_cycle
+        self._start: Callable[[Any], Any] = channel._brpop_start
+        self._client_id: tuple[int, int | None] = (0, None)  # of which socket, and the id
+        channel._brpop_start = self.brpop_start
+        channel.qos.can_consume = self.can_consume
+
+    @property
+    def last_queue(self) -> str | None:
+        """The queue that the latest message came from."""
+        return self._cycle.last_queue
+
+    def may_pump(self) -> bool:
+        """Always: what is fetched was chosen already."""
+        return True
+
+    def sweep(self) -> None:
+        """Nothing is held here that could grow old."""
+
+    def can_consume(self) -> bool:
+        """In place of the prefetch count: whether any lane's next message could start now."""
+        return bool(self._cycle.lanes())
+
+    def brpop_start(self, timeout: float | None = None) -> None:
+        """kombu's, with the keys in our order: lane by lane, and in a lane by priority."""
+        channel = self._channel
+        self._learn_client_id()
+        if self._is_restricted():
+            wait_s = channel.brpop_timeout if timeout is None else timeout
+            timeout = min(wait_s or RESTRICTED_WAIT_S, RESTRICTED_WAIT_S)
+        self._cycle.answered = False
+        steps = list(channel.priority_steps)
+        cycle, channel._queue_cycle = channel._queue_cycle, _Keys(self._cycle, channel, steps)
+        channel.priority_steps = [0]
+        try:
+            self._start(timeout)
+        finally:
+            channel.priority_steps = steps
+            channel._queue_cycle = cycle
+
+    def offer_again(self) -> None:
+        """Ask at once when nothing is asked, and end a waiting BRPOP that offers other lanes than it should by now.
+
+        The server does it (CLIENT UNBLOCK): the answer is either a message or nothing, so none
+        can be lost between the two.
+        """
+        channel = self._channel
+        lanes = self._cycle.lanes()
+        if not channel._in_poll:
+            if lanes and not self._hub:
+                # without an event loop the consumer may be asleep until its poll times out; the
+                # answer to this will wake it
+                channel.connection.cycle._register_BRPOP(channel)
+            return
+        if not lanes or self._cycle.answered or lanes == set(self._cycle.offered):
+            return
+        _, client_id = self._client_id
+        if client_id is None:
+            return  # no right to CLIENT ID: it ends by its timeout
+        with contextlib.suppress(Exception), channel.conn_or_acquire() as client:
+            client.client_unblock(client_id)
+
+    def _is_restricted(self) -> bool:
+        line = self._cycle._worker.line
+        return bool(line.paused) or any(lane.reserve for lane in line.lanes)
+
+    def _learn_client_id(self) -> None:
+        connection = self._channel.client.connection
+        connection.connect()
+        socket = id(connection._sock)
+        if self._client_id[0] == socket:
+            return
+        self._client_id = (socket, None)
+        try:
+            connection.send_command("CLIENT", "ID")
+            self._client_id = (socket, int(connection.read_response()))
+        except self._channel.ResponseError as error:
+            logger.info("CLIENT ID is refused (%s): lanes are offered anew every second", error)
+
+
+class _Keys:
+    """A cycle that answers with whole keys: every priority of a lane before the next lane."""
+
+    def __init__(self, cycle: LaneCycle, channel: Any, steps: Sequence[int]) -> None:
+        self._cycle = cycle
+        self._channel = channel
+        self._steps = steps
+
+    def consume(self, n: int) -> list[str]:
+        key = self._channel._q_for_pri
+        queues = self._cycle.consume(n)
+        # _q_for_pri rounds down to the channel's steps, which are [0] for now
+        saved, self._channel.priority_steps = self._channel.priority_steps, list(self._steps)
+        try:
+            return [key(queue, step) for queue in queues for step in self._steps]
+        finally:
+            self._channel.priority_steps = saved

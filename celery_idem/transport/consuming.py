@@ -1,0 +1,304 @@
+"""How a channel takes messages: one fetch over all lanes, or a wait until somebody rings.
+
+Fetch and acks go out in one write, on the connection that kombu's event loop watches. Only when a
+fetch found the lanes empty does the connection wait, for the lanes' bells and not for their
+messages: so a worker that is frozen or killed while it waits has been handed nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from queue import Empty
+from typing import Any
+
+from redis.exceptions import NoScriptError, ResponseError
+
+from celery_idem.transport import envelope, picks, scripts
+from celery_idem.transport.session import Held, LeaseOver, Session
+
+logger = logging.getLogger("celery_idem.transport")
+
+#: Values of an answer per message: lane, step, id, deliveries, requeues, since, waited, envelope.
+ROW = 8
+
+
+@dataclass(frozen=True, slots=True)
+class AckAnswer:
+    """An answer that is still to come: to acks."""
+
+    acks: list[Held]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """An answer that is still to come: to a fetch."""
+
+    queues: list[str]
+    picks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class BellAnswer:
+    """An answer that is still to come: to the wait for a bell."""
+
+
+class Consuming:
+    """The consuming half of :class:`~celery_idem.transport.channel.Channel`."""
+
+    def init_consuming(self) -> None:
+        self.lanes: tuple[str, ...] = ()  #: queues that are consumed
+        self.is_broken = False  #: the connection was lost, not closed
+        self.gathers_acks = False  #: an event loop turns, and sends acks with its fetches
+        self._no_ack: set[str] = set()
+        self._awaited: deque[AckAnswer | FetchAnswer | BellAnswer] = deque()
+        self._inbox: deque[tuple[str, dict[str, Any]]] = deque()
+        self._found_empty = False
+        self._answer_lost = False
+
+    # -- consumers
+
+    def basic_consume(self, queue: str, no_ack: bool = False, *args: Any, **kwargs: Any) -> Any:
+        if no_ack:
+            self._no_ack.add(queue)
+        else:
+            self._no_ack.discard(queue)
+        return super().basic_consume(queue, no_ack, *args, **kwargs)  # type: ignore[misc]
+
+    def _update_queue_cycle(self) -> None:
+        super()._update_queue_cycle()  # type: ignore[misc]
+        before, self.lanes = self.lanes, tuple(self.active_queues)  # type: ignore[attr-defined]
+        if set(self.lanes) - set(before):
+            self._found_empty = False
+            self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        """End a wait that does not know the new queues."""
+        if self._awaited and isinstance(self._awaited[-1], BellAnswer):
+            with_bell = [self.keys.lane(queue) for queue in self._waiting_for]
+            if with_bell:
+                self.raw.lpush(f"{with_bell[0]}:bell", 1)
+
+    # -- one turn of the loop
+
+    def turn(self) -> None:
+        """Before each poll: send what is to be sent."""
+        session = self._session
+        if session is not None:
+            session.check()
+        if self._inbox:
+            self._deliver_all()
+        if self._in_poll:
+            if session is not None and session.has_acks:
+                session.flush()
+        elif self.wanted() > 0 or (session is not None and session.has_acks):
+            self.connection.cycle._register_BRPOP(self)
+
+    def wanted(self) -> int:
+        """How many messages the next fetch may take."""
+        qos = self.qos
+        if not qos.can_consume():
+            return 0
+        if qos.is_patched:
+            return 1
+        free = qos.free()
+        if free is None:
+            return self.fetch_limit if self.gathers_acks else 1
+        free -= len(self._inbox)
+        # Not for every single message that was acked: a quarter of the prefetch at a time.
+        if free < max(1, qos.prefetch_count // 4):
+            return 0
+        return min(free, self.fetch_limit)
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        session = self._session
+        count = self.wanted()
+        if count and any(queue not in self._no_ack for queue in self.lanes):
+            session = self.join([queue for queue in self.lanes if queue not in self._no_ack])
+            if self._answer_lost:
+                session.recover()
+                self._answer_lost = False
+        commands: list[tuple[Any, ...]] = []
+        if session is not None and session.has_acks:
+            acks = session.take_acks()
+            self._awaited.append(AckAnswer(acks))
+            commands.append(scripts.ACK.command(*session.ack_call(acks)))
+        if count:
+            commands += self._fetch_or_wait(session, count)
+        if not commands:
+            return
+        connection = self.client.connection
+        self._in_poll = connection
+        self._brpop_sent_at = time.monotonic()
+        try:
+            connection.send_packed_command(connection.pack_commands(commands))
+        except self.connection_errors:
+            self._drop_answers()
+            connection.disconnect()
+            raise
+
+    def _fetch_or_wait(self, session: Session | None, count: int) -> list[tuple[Any, ...]]:
+        if self._found_empty:
+            self._waiting_for = self.lanes
+            self._awaited.append(BellAnswer())
+            bells = [f"{self.keys.lane(queue)}:bell" for queue in self.lanes]
+            return [("BLPOP", *bells, self.block_s)]
+        queues, chosen = picks.plan(self._queue_cycle, self.lanes, count)
+        if not queues:
+            return []
+        self._awaited.append(FetchAnswer(queues, chosen))
+        return [scripts.FETCH.command(*self._fetch_call(session, queues, chosen))]
+
+    def _fetch_call(
+        self, session: Session | None, queues: Sequence[str], chosen: Sequence[int]
+    ) -> tuple[list[str], list[scripts.Arg]]:
+        keys = [self.keys.leases, *(self.keys.lane(queue) for queue in queues)]
+        return keys, [
+            session.name if session is not None else "",
+            self.steps[1],
+            ",".join(self.steps),
+            ",".join(map(str, chosen)),
+            self.max_deliveries,
+            "".join("1" if queue in self._no_ack else "0" for queue in queues),
+        ]
+
+    # -- answers
+
+    def _brpop_read(self, **options: Any) -> bool:
+        connection = self.client.connection
+        taken = False
+        try:
+            while self._awaited:
+                if isinstance(self._awaited[0], BellAnswer) and not connection.can_read(timeout=0):
+                    break
+                taken = self._read_one(connection) or taken
+        finally:
+            if not self._awaited:
+                self._in_poll = None
+        if taken:
+            self._deliver_some()
+            return True
+        raise Empty
+
+    def _read_one(self, connection: Any) -> bool:
+        try:
+            reply = connection.read_response()
+        except NoScriptError:
+            self._forgotten(self._awaited.popleft())
+            return False
+        except ResponseError:
+            self._give_up(self._awaited.popleft())
+            raise
+        except self.connection_errors:
+            self._drop_answers()
+            connection.disconnect()
+            raise
+        awaited = self._awaited.popleft()
+        if isinstance(awaited, AckAnswer):
+            self._session.acked(awaited.acks, reply)
+            return False
+        if isinstance(awaited, BellAnswer):
+            self._found_empty = False
+            return False
+        return self._fetched(awaited, reply)
+
+    def _forgotten(self, awaited: AckAnswer | FetchAnswer | BellAnswer) -> None:
+        """The server does not know our scripts (a new one, or restarted)."""
+        self._give_up(awaited)
+        scripts.load(self.raw, scripts.ACK, scripts.FETCH)
+
+    def _give_up(self, awaited: AckAnswer | FetchAnswer | BellAnswer) -> None:
+        if isinstance(awaited, AckAnswer) and self._session is not None:
+            self._session.put_back(awaited.acks)
+
+    def _drop_answers(self) -> None:
+        """The connection is gone: nobody knows what the server did."""
+        while self._awaited:
+            awaited = self._awaited.popleft()
+            self._give_up(awaited)
+            self._answer_lost = self._answer_lost or isinstance(awaited, FetchAnswer)
+
+    def _on_connection_disconnect(self, connection: Any) -> None:
+        if self._in_poll is connection:
+            self._drop_answers()
+        super()._on_connection_disconnect(connection)  # type: ignore[misc]
+
+    def _fetched(self, asked: FetchAnswer, reply: Sequence[Any]) -> bool:
+        if reply[0]:
+            self._session.declare_lost()
+            raise LeaseOver("the lease of this worker is over")
+        taken: dict[int, list[Sequence[Any]]] = {}
+        for at in range(1, len(reply), ROW):
+            taken.setdefault(reply[at], []).append(reply[at + 1 : at + ROW])
+        for lane, row in picks.in_order(asked.picks, taken):
+            self._received(asked.queues[lane - 1], row)
+        self._found_empty = (len(reply) - 1) // ROW < len(asked.picks)
+        return len(reply) > 1
+
+    def _received(self, queue: str, row: Sequence[Any]) -> None:
+        step, id_, deliveries, _requeues, _since, waited, raw = row
+        held = Held(self.keys.lane(queue), step.decode(), id_.decode())
+        self._queue_cycle.rotate(queue)
+        try:
+            payload = envelope.decode(raw)
+        except envelope.Unreadable as error:
+            logger.error("a message can't be read and is set aside: %s", error)
+            if queue not in self._no_ack:
+                scripts.BURY(self.raw, [held.lane], [held.step, held.id, "undecodable"])
+            return
+        tag = f"{held.id}:{held.step}:{queue}"
+        envelope.mark_delivery(payload, tag, int(deliveries), waited=waited == b"1")
+        if queue not in self._no_ack:
+            self._session.take(tag, held)
+        self._inbox.append((queue, payload))
+
+    def _deliver_some(self) -> None:
+        """To the consumers: everything in an event loop, else one message per call."""
+        if self.gathers_acks:
+            self._deliver_all()
+        else:
+            self._deliver_next()
+
+    def _deliver_all(self) -> None:
+        while self._inbox:
+            self._deliver_next()
+
+    def _deliver_next(self) -> None:
+        queue, payload = self._inbox.popleft()
+        if queue in self.connection._callbacks:
+            self.connection._deliver(payload, queue)
+        else:  # its consumer was cancelled meanwhile
+            self.give_back([payload["properties"]["delivery_tag"]])
+
+    # -- without an event loop
+
+    def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
+        session = None if queue in self._no_ack else self.join([queue])
+        reply = scripts.FETCH(self.raw, *self._fetch_call(session, [queue], [1]))
+        before = len(self._inbox)
+        self._fetched(FetchAnswer([queue], [1]), reply)
+        self._found_empty = False
+        if len(self._inbox) == before:
+            raise Empty
+        return self._inbox.pop()[1]
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        known = queue in self._no_ack
+        if no_ack:
+            self._no_ack.add(queue)
+        try:
+            return super().basic_get(queue, no_ack=no_ack, **kwargs)  # type: ignore[misc]
+        finally:
+            if no_ack and not known:
+                self._no_ack.discard(queue)
+
+    # -- the end
+
+    def close(self) -> None:
+        """Give everything unacked back. A wait or an answer on its way is not waited for."""
+        self._in_poll = None
+        self._drop_answers()
+        super().close()  # type: ignore[misc]

@@ -1,0 +1,198 @@
+"""The threads beside a session: one keeps its lease and the broker's clockwork, one sends acks.
+
+They have connections of their own, so that they share no fate with the consumer's, and go on while
+the consumer is busy. There is no leader: every keeper may hand out what is due and take over from
+the dead; each step is one atomic script, so it does not matter who comes first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+import threading
+import time
+from typing import Any
+
+import redis
+
+from celery_idem.transport import scripts
+from celery_idem.transport.session import Session
+
+logger = logging.getLogger("celery_idem.transport")
+
+#: Longest sleep of a keeper, in seconds: what it could miss, it misses for no longer.
+LONGEST_SLEEP_S = 10.0
+#: Delayed messages that one call hands out.
+PROMOTE_BATCH = 200
+#: Shortest pause between two looks at what is due, in seconds.
+PROMOTE_PAUSE_S = 0.02
+#: After an outage nobody could renew: seconds that the living get to do it before a sweep.
+GRACE_AFTER_OUTAGE_S = 5.0
+#: Pause between two tries to reach the server, in seconds.
+RETRY_PAUSE_S = 0.5
+#: An ack that the consumer has not sent after so many seconds is sent by the flusher.
+ACK_PATIENCE_S = 0.02
+#: How long a session whose connection broke waits for Celery to drop what it has not started.
+DROP_PATIENCE_S = 2.0
+
+
+class Keeper:
+    """Renews a session's lease, hands out what is due, takes over from the dead."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.lingering_since: float | None = None
+        self._stopped = False
+        self._no_sweep_before = 0.0
+        self._fresh = True
+        self._thread = threading.Thread(
+            target=self._run, name=f"idem-keeper-{session.name[-8:]}", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def linger(self) -> None:
+        """The consumer's connection broke: keep the lease for what still runs, give back the rest.
+
+        Celery drops what it has not started when it connects anew, but what runs goes on, and is
+        acked when it is done. So a short outage makes nobody run a task twice.
+        """
+        self.lingering_since = time.monotonic()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        session = self.session
+        client = session.client
+        while not self._stopped and not session.lost and not session.ended:
+            if session.pid != os.getpid():
+                return
+            try:
+                if self._fresh:
+                    self._look_at_uptime(client)
+                sleep_s = self._turn(client)
+                if self.lingering_since is not None and self._let_go():
+                    session.end()
+                    return
+                self._sleep(client, sleep_s)
+            except redis.RedisError as error:
+                if session.ended or self._stopped:
+                    return
+                logger.info("the keeper can't reach the server: %s", error)
+                self._no_sweep_before = time.monotonic() + GRACE_AFTER_OUTAGE_S
+                time.sleep(RETRY_PAUSE_S)
+            except Exception:
+                if session.ended or self._stopped or sys.is_finalizing():
+                    return
+                logger.exception("the keeper goes on after an error")
+                time.sleep(RETRY_PAUSE_S)
+        if self.lingering_since is not None:
+            session.end()
+
+    def _look_at_uptime(self, client: Any) -> None:
+        uptime_s = float(client.info("server").get("uptime_in_seconds", GRACE_AFTER_OUTAGE_S))
+        if uptime_s < GRACE_AFTER_OUTAGE_S:
+            self._no_sweep_before = time.monotonic() + GRACE_AFTER_OUTAGE_S - uptime_s
+        self._fresh = False
+
+    def _turn(self, client: Any) -> float:
+        """One round of work; the seconds until the next."""
+        session = self.session
+        due_ms, over_ms = session.tick(client)
+        while due_ms == 0:
+            moved, due_ms = scripts.PROMOTE(client, [session.keys.due], [PROMOTE_BATCH])
+            if not moved:
+                break
+        wait_s = min(session.terms.lease_s / 3, LONGEST_SLEEP_S)
+        if due_ms >= 0:
+            # not all keepers at the same moment: the first one does it for all
+            pause_s = PROMOTE_PAUSE_S * (1 + random.random())
+            wait_s = min(wait_s, max(due_ms / 1000, pause_s))
+        if over_ms >= 0:
+            wait_s = min(wait_s, self._look_at_the_dead(client, over_ms / 1000))
+        return wait_s
+
+    def _look_at_the_dead(self, client: Any, over_s: float) -> float:
+        patience_s = self._no_sweep_before - time.monotonic()
+        if over_s > 0 or patience_s > 0:
+            return max(over_s, patience_s, 0.05) + 0.05 * random.random()
+        while self.session.sweep(client):
+            pass
+        return 0.2
+
+    def _sleep(self, client: Any, seconds: float) -> None:
+        """Sleep, unless something is put off until an earlier time than was known."""
+        if self.lingering_since is not None:
+            time.sleep(min(seconds, DROP_PATIENCE_S / 4))
+            return
+        timeout = client.connection_pool.connection_kwargs.get("socket_timeout")
+        if timeout:
+            seconds = min(seconds, timeout / 2)
+        woken = client.execute_command("BLPOP", self.session.keys.wake, max(seconds, 0.01))
+        if woken and (self._stopped or self.session.ended):
+            # not for us any more
+            client.execute_command("LPUSH", self.session.keys.wake, 1)
+
+    def _let_go(self) -> bool:
+        """Give back what does not run any more; True when nothing is left to wait for."""
+        session = self.session
+        if not session.flush():
+            return False
+        waited_s = time.monotonic() - (self.lingering_since or 0.0)
+        if session.held and waited_s > DROP_PATIENCE_S:
+            running = tags_that_run()
+            session.give_back([tag for tag in list(session.held) if tag not in running])
+        return not session.held and not session.has_acks
+
+
+class Flusher:
+    """Sends acks that the consumer's loop does not send, because it is busy or over."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._start = threading.Lock()
+
+    def notice(self) -> None:
+        """An ack was gathered."""
+        if not self._wanted.is_set():
+            self._wanted.set()
+            if self._thread is None:
+                self._start_thread()
+
+    def _start_thread(self) -> None:
+        with self._start:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=f"idem-acks-{self.session.name[-8:]}", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        session = self.session
+        while not session.ended and session.pid == os.getpid():
+            if not self._wanted.wait(LONGEST_SLEEP_S):
+                continue
+            time.sleep(ACK_PATIENCE_S)
+            self._wanted.clear()
+            # what came in the last moments is the consumer's to send
+            if session.has_acks and session.acks_wait_s() >= ACK_PATIENCE_S / 2:
+                if not session.flush():
+                    time.sleep(RETRY_PAUSE_S)
+            if session.has_acks:
+                self._wanted.set()
+
+
+def tags_that_run() -> set[str]:
+    """Delivery tags of the tasks that run in this worker now; none where Celery is not loaded."""
+    state: Any = sys.modules.get("celery.worker.state")
+    if state is None:
+        return set()
+    return {request.message.delivery_tag for request in tuple(state.active_requests)}

@@ -1,0 +1,119 @@
+"""kombu's poller of channels, for ours: their turns, their answers, and acks of other threads."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from typing import Any
+
+from kombu.transport import redis as kombu_redis
+
+logger = logging.getLogger("celery_idem.transport")
+
+#: Seconds by which an answer of the server may be late before its connection counts as dead.
+ANSWER_PATIENCE_S = 10.0
+
+
+class Poller(kombu_redis.MultiChannelPoller):  # type: ignore[misc]
+    """kombu's poller, with our channels' turns instead of its BRPOP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waker: tuple[socket.socket, socket.socket] | None = None
+        self._loop_thread = 0
+        self._in_loop = False
+
+    # -- waking up
+
+    def join_loop(self, loop: Any) -> None:
+        """An event loop polls from now on."""
+        self._in_loop = True
+        loop.add_reader(self._waking_end(), self._woken)
+
+    def wake(self) -> None:
+        """From another thread: a message was acked, so another one may be wanted."""
+        if self._waker is not None and threading.get_ident() != self._loop_thread:
+            with contextlib.suppress(OSError):  # full: it is awake
+                self._waker[1].send(b"!")
+
+    def _waking_end(self) -> int:
+        if self._waker is None:
+            self._waker = socket.socketpair()
+            for end in self._waker:
+                end.setblocking(False)
+        return self._waker[0].fileno()
+
+    def _woken(self) -> None:
+        if self._waker is not None:
+            with contextlib.suppress(OSError):
+                self._waker[0].recv(4096)
+
+    def close_waker(self) -> None:
+        waker, self._waker = self._waker, None
+        for end in waker or ():
+            end.close()
+
+    # -- polling
+
+    def on_poll_start(self) -> None:
+        self._loop_thread = threading.get_ident()
+        for channel in list(self._channels):
+            if channel.lanes:
+                channel.turn()
+            if channel.active_fanout_queues:
+                self._register_LISTEN(channel)
+
+    def on_readable(self, fileno: int) -> Any:
+        channel_and_type = self._fd_to_chan.get(fileno)
+        if channel_and_type is None:
+            return None
+        channel, kind = channel_and_type
+        if kind == "BRPOP" and not channel._in_poll:
+            # nothing is expected: the server closed the connection
+            channel.client.connection.disconnect()
+            return None
+        return channel.handlers[kind]()
+
+    def get(self, callback: Any, timeout: float | None = None) -> None:
+        """One message (or none), without an event loop."""
+        self._in_protected_read = True
+        try:
+            for channel in list(self._channels):
+                if channel._inbox:
+                    channel._deliver_next()
+                    return
+            self.on_poll_start()
+            waking_end = self._register_waker()
+            for fileno, event in self.poller.poll(timeout) or ():
+                if fileno == waking_end:
+                    self._woken()
+                    continue
+                if self.handle_event(fileno, event):
+                    return
+            self.drop_deaf_connections()
+            raise kombu_redis.Empty
+        finally:
+            self._in_protected_read = False
+            while self.after_read:
+                self.after_read.pop()()
+
+    def _register_waker(self) -> int:
+        known = self._waker is not None
+        waking_end = self._waking_end()
+        if not known:
+            self.poller.register(waking_end, self.eventflags)
+        return waking_end
+
+    def drop_deaf_connections(self) -> None:
+        """A half-open connection never becomes readable: drop it when its answer is overdue."""
+        for channel in list(self._channels):
+            connection, sent_at = channel._in_poll, getattr(channel, "_brpop_sent_at", None)
+            if not connection or sent_at is None:
+                continue
+            waited_s = time.monotonic() - sent_at
+            if waited_s > channel.block_s + ANSWER_PATIENCE_S:
+                logger.warning("no answer from Redis for %.0f s: connecting anew", waited_s)
+                connection.disconnect()

@@ -1,0 +1,280 @@
+"""A session: what one consuming channel holds, under one lease by the server's clock.
+
+A session is one entry in the sorted set of leases, however many messages it holds. It is renewed
+by a thread of its own (:mod:`~celery_idem.transport.keeper`). When the lease is over, or the
+session ends, another worker's sweep puts what it held back to the front of its lane, under new
+ids: an ack that comes too late finds nothing, and removes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from celery_idem.transport import scripts
+from celery_idem.transport.keys import Keys
+
+logger = logging.getLogger("celery_idem.transport")
+
+#: Messages that one call of the sweep takes over, so that a call stays below some milliseconds.
+SWEEP_BATCH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a channel's options say about its sessions."""
+
+    lease_s: float = 30.0  #: silence after which a worker counts as dead
+    requeue_delay_s: float = 0.1  #: pause before a requeued message comes again; doubled each time
+    requeue_delay_max_s: float = 60.0  #: its upper bound
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Where a message is that this session holds."""
+
+    lane: str
+    step: str
+    id: str
+
+
+class LeaseOver(redis.ConnectionError):
+    """The server declared this session dead: what it held belongs to others now.
+
+    A connection error, so that Celery drops what it has not started yet and connects anew.
+    """
+
+
+class Session:
+    """Messages held under one lease. Acks may come from any thread.
+
+    Raises nothing to those who ack: what can't be sent is kept and sent later, as long as the
+    lease holds.
+    """
+
+    def __init__(self, keys: Keys, pool: Any, terms: Terms) -> None:
+        self.keys = keys
+        self.terms = terms
+        self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.client: redis.Redis = redis.Redis(connection_pool=pool)
+        self.pid = os.getpid()
+        self.held: dict[str, Held] = {}
+        self.lost = False  #: declared dead by the server
+        self.ended = False
+        self.renewed_at = time.monotonic()
+        self._joined: set[str] = set()
+        self._outbox: list[Held] = []
+        self._oldest_ack_at = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def lease_ms(self) -> int:
+        return int(self.terms.lease_s * 1000)
+
+    # -- life
+
+    def join(self, lanes: Iterable[str]) -> None:
+        """Register for these lanes, before anything is taken from them.
+
+        Raises :class:`LeaseOver`, or redis-py's errors: then nothing may be taken.
+        """
+        new = [lane for lane in lanes if lane not in self._joined]
+        if not new:
+            return
+        first = "0" if self._joined else "1"
+        lanes_key = self.keys.session_lanes(self.name)
+        args = [self.name, self.lease_ms, first, *new]
+        if not scripts.JOIN(self.client, [self.keys.leases, lanes_key], args):
+            self.declare_lost()
+            raise LeaseOver(f"the lease of {self.name} is over")
+        self._joined.update(new)
+        self.renewed_at = time.monotonic()
+
+    @property
+    def joined(self) -> frozenset[str]:
+        return frozenset(self._joined)
+
+    def declare_lost(self) -> None:
+        """Note that the server has given up this session; nothing of it may go on."""
+        if self.lost or self.ended:
+            return
+        self.lost = True
+        logger.warning(
+            "declared dead by the server: %d messages of this worker went to others",
+            len(self.held),
+            extra={"session": self.name},
+        )
+
+    def check(self) -> None:
+        """Ask the server, if the lease may be over by the local clock. Raises LeaseOver."""
+        if not self.lost and self._joined and self.silent_s() > self.terms.lease_s:
+            self.tick()
+        if self.lost:
+            raise LeaseOver(f"the lease of {self.name} is over")
+
+    def silent_s(self) -> float:
+        """Seconds since the last renewal that the server confirmed."""
+        return time.monotonic() - self.renewed_at
+
+    def tick(self, client: Any = None) -> tuple[int, int]:
+        """Renew the lease. Returns ms until a delayed message is due, and until some lease is
+        over; -1 where there is none."""
+        sent_at = time.monotonic()
+        keys = [self.keys.leases, self.keys.due, self.keys.dying]
+        alive, due_ms, over_ms = scripts.TICK(
+            self.client if client is None else client, keys, [self.name, self.lease_ms]
+        )
+        if alive:
+            self.renewed_at = sent_at
+        elif self._joined:
+            self.declare_lost()
+        return int(due_ms), int(over_ms)
+
+    # -- what is held
+
+    def take(self, tag: str, held: Held) -> None:
+        self.held[tag] = held
+
+    def ack(self, tag: str) -> bool:
+        """Remove the message for good, with the next flush. False when it is not held here."""
+        held = self.held.pop(tag, None)
+        if held is None:
+            return False
+        with self._lock:
+            if not self._outbox:
+                self._oldest_ack_at = time.monotonic()
+            self._outbox.append(held)
+        return True
+
+    @property
+    def has_acks(self) -> bool:
+        return bool(self._outbox)
+
+    def acks_wait_s(self) -> float:
+        """Seconds that the oldest gathered ack has been waiting."""
+        return time.monotonic() - self._oldest_ack_at
+
+    def take_acks(self) -> list[Held]:
+        """The acks gathered so far; give them back with :meth:`put_back` if they can't be sent."""
+        with self._lock:
+            acks, self._outbox = self._outbox, []
+        return acks
+
+    def put_back(self, acks: Sequence[Held]) -> None:
+        with self._lock:
+            self._outbox[:0] = acks
+
+    def ack_call(self, acks: Sequence[Held]) -> tuple[list[str], list[scripts.Arg]]:
+        """Keys and arguments of the ack script for these."""
+        streams: dict[str, list[str]] = {}
+        for held in acks:
+            streams.setdefault(self.keys.stream(held.lane, held.step), []).append(held.id)
+        args: list[scripts.Arg] = [self.name]
+        for stream, ids in streams.items():
+            args += ["0" if stream.endswith(":0") else "1", len(ids), *ids]
+        return [self.keys.leases, *streams], args
+
+    def acked(self, acks: Sequence[Held], reply: Sequence[Any]) -> None:
+        """Look at the ack script's answer."""
+        if not reply[0]:
+            self.declare_lost()
+        if len(reply) > 1:
+            stale = [bytes(item).decode() for item in reply[2::2]]
+            logger.warning(
+                "%d acks came too late: the messages were taken over, and run again",
+                len(stale),
+                extra={"session": self.name, "ids": stale},
+            )
+
+    def flush(self) -> bool:
+        """Send the gathered acks now, over a connection of its own. False: kept for later."""
+        acks = self.take_acks()
+        if not acks:
+            return True
+        try:
+            self.acked(acks, scripts.ACK(self.client, *self.ack_call(acks)))
+        except redis.RedisError as error:
+            self.put_back(acks)
+            logger.info("%d acks wait for the server: %s", len(acks), error)
+            return False
+        return True
+
+    def requeue(self, tag: str) -> None:
+        """Put a message back, to come again after a delay that grows each time."""
+        held = self.held.pop(tag, None)
+        if held is None:
+            return
+        keys = [held.lane, self.keys.due, self.keys.wake]
+        delays = [
+            int(self.terms.requeue_delay_s * 1000),
+            int(self.terms.requeue_delay_max_s * 1000),
+        ]
+        try:
+            scripts.REQUEUE(self.client, keys, [self.name, held.step, held.id, *delays])
+        except redis.RedisError:
+            self.held[tag] = held  # still ours, so it goes back with the session
+            raise
+
+    def give_back(self, tags: Iterable[str]) -> None:
+        """Put messages back to the front of their lanes at once, uncharged with a delay."""
+        lanes: dict[str, list[str]] = {}
+        for tag in list(tags):
+            held = self.held.pop(tag, None)
+            if held is not None:
+                lanes.setdefault(held.lane, []).extend((held.step, held.id))
+        for lane, pairs in lanes.items():
+            scripts.GIVE_BACK(self.client, [lane], [self.name, "these", *pairs])
+
+    def recover(self) -> None:
+        """Give back what the server handed to this session in an answer that never came."""
+        with self._lock:
+            known = [*self.held.values(), *self._outbox]
+        for lane in self._joined:
+            pairs = [part for held in known if held.lane == lane for part in (held.step, held.id)]
+            if scripts.GIVE_BACK(self.client, [lane], [self.name, "others", *pairs]):
+                logger.info("messages of a lost answer were given back", extra={"lane": lane})
+
+    # -- taking over, and the end
+
+    def sweep(self, client: Any = None, end: str = "") -> bool:
+        """Take over what dead sessions held; True when there is more to do."""
+        keys = [self.keys.leases, self.keys.dying]
+        moved, more, *dead = scripts.SWEEP(
+            self.client if client is None else client,
+            keys,
+            [self.keys.session_prefix, SWEEP_BATCH, end],
+        )
+        for name in dead:
+            logger.warning("took over from a dead worker", extra={"session": name.decode()})
+        if moved and not end:
+            logger.info("%d messages were taken over", moved)
+        return bool(more)
+
+    def end(self) -> None:
+        """Ack what was acked, give everything else back, and be gone. Safe to call again.
+
+        When the server can't be reached, the lease runs out and others do it.
+        """
+        if self.ended or self.pid != os.getpid():
+            return
+        try:
+            self.flush()
+            self.ended = True
+            if self._joined:
+                while self.sweep(end=self.name):
+                    pass
+        except redis.RedisError as error:
+            logger.info("could not say good-bye, the lease will run out: %s", error)
+        finally:
+            self.ended = True
+            self.held.clear()
+            self.client.connection_pool.disconnect()

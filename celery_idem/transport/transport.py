@@ -1,0 +1,105 @@
+"""The transports: what kombu's ``Connection`` makes of a broker URL."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import redis
+from kombu.transport import redis as kombu_redis
+from redis import sentinel
+
+from celery_idem.transport.channel import Channel
+from celery_idem.transport.poller import ANSWER_PATIENCE_S, Poller
+
+
+class Transport(kombu_redis.Transport):  # type: ignore[misc]
+    """``redis-streams://``"""
+
+    Channel = Channel
+    driver_type = "redis"
+    driver_name = "redis-streams"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cycle = Poller()
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        super().register_with_event_loop(connection, loop)
+        for channel in self.channels:
+            channel.gathers_acks = True
+        self._in_event_loop = True
+        self.cycle.join_loop(loop)
+        loop.call_repeatedly(ANSWER_PATIENCE_S / 2, self.cycle.drop_deaf_connections)
+
+    def create_channel(self, connection: Any) -> Any:
+        channel = super().create_channel(connection)
+        channel.gathers_acks = getattr(self, "_in_event_loop", False)
+        return channel
+
+    def _collect(self, connection: Any) -> None:
+        """kombu: the connection was lost. Nothing can be sent over it any more."""
+        for channel in list(self.channels):
+            channel.is_broken = True
+        self.close_connection(connection)
+
+    def close_connection(self, connection: Any) -> None:
+        super().close_connection(connection)
+        self.cycle.close_waker()
+
+
+class SSLTransport(Transport):
+    """``rediss-streams://``; without SSL options the certificate is checked."""
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        if not client.ssl:
+            client.ssl = {"ssl_cert_reqs": ssl.CERT_REQUIRED}
+        super().__init__(client, **kwargs)
+
+
+class SentinelChannel(Channel):
+    """A channel whose server is the master that the Sentinels name (``master_name``)."""
+
+    from_transport_options = (
+        *Channel.from_transport_options,
+        "master_name",
+        "min_other_sentinels",
+        "sentinel_kwargs",
+    )
+    connection_class = sentinel.SentinelManagedConnection
+    connection_class_ssl = kombu_redis.SentinelManagedSSLConnection
+    master_name: str | None = None
+    min_other_sentinels = 0
+    sentinel_kwargs: dict[str, Any] | None = None
+
+    def _get_pool(self, asynchronous: bool = False) -> Any:
+        params = self._connparams(asynchronous=asynchronous)
+        self.keyprefix_fanout = self.keyprefix_fanout.format(db=params["db"])
+        if not self.master_name:
+            raise ValueError("sentinel-streams:// needs the transport option 'master_name'")
+        host, port = params.pop("host"), params.pop("port")
+        manager = sentinel.Sentinel(  # type: ignore[no-untyped-call]
+            self._sentinels() or [(host, port)],
+            min_other_sentinels=self.min_other_sentinels,
+            sentinel_kwargs=self.sentinel_kwargs,
+            **params,
+        )
+        login = {k: params[k] for k in ("username", "password") if k in params}
+        return manager.master_for(  # type: ignore[no-untyped-call]
+            self.master_name, redis.Redis, **login
+        ).connection_pool
+
+    def _sentinels(self) -> list[tuple[str, int]]:
+        urls = [kombu_redis._parse_url(url) for url in self.connection.client.alt or ()]
+        return [
+            (url.hostname, url.port or self.connection.default_port)
+            for url in urls
+            if url.scheme in ("sentinel", "sentinel-streams")
+        ]
+
+
+class SentinelTransport(Transport):
+    """``sentinel-streams://host:26379;sentinel-streams://host2:26379``"""
+
+    default_port = 26379
+    Channel = SentinelChannel

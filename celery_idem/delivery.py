@@ -64,6 +64,19 @@ class Delivery:
             renewed_by_worker="owner" in handed,
         )
 
+    @classmethod
+    def without_key(cls, request: Any) -> Delivery:
+        """A delivery whose key is not known yet, or can't be made."""
+        headers = request.headers or {}
+        return cls(
+            key="",
+            owner="",
+            task_id=request.id,
+            attempt=attempt_of(headers, request.retries),
+            waits=_count(headers, WAITS_HEADER),
+            requeues=_count(headers, REQUEUES_HEADER),
+        )
+
     @staticmethod
     def hand_over(request_dict: dict[str, Any], owner: str, key: str | None, message: Any) -> None:
         """Leave the owner token, the key where it is known, and the message as it came, for the

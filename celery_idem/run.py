@@ -6,6 +6,7 @@ Everything else here is what a delivery gets that was not granted, or whose end 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from celery.app.task import Task
@@ -41,6 +42,16 @@ RETRY = "_idem_retry"
 UNSETTLED = "_idem_unsettled"
 
 
+def _no_dead_letters(task: Any, error: BaseException) -> None:
+    """Until dead letters are installed, a final failure is Celery's FAILURE and nothing more."""
+
+
+#: Called with the task and its error before a final failure leaves the task, and so before the
+#: message is acked. ``celery_idem.deadletters.capture.install`` puts the real one here: its room is
+#: below this one. Raises ``StoreUnavailable`` when the letter can't be stored.
+set_aside: Callable[[Any, BaseException], None] = _no_dead_letters
+
+
 class Run:
     """One delivery of one task."""
 
@@ -51,23 +62,47 @@ class Run:
         self.kwargs = kwargs
         self.request: Any = task.request
         self.binding: Binding = binding_of(task.app)
-        self.delivery = Delivery.of(task, terms, args, kwargs)
-        setattr(self.request, DELIVERY, self.delivery)
+        self.delivery = Delivery.without_key(self.request)
 
     def once(self) -> Any:
         """The result of the work, whoever did it; or the exception that tells Celery what became
-        of this delivery."""
+        of this delivery. A final failure leaves a dead letter first."""
         try:
+            return self._once()
+        except (Ignore, Retry):
+            raise
+        except Reject as reject:
+            self._set_aside(reject, final=not reject.requeue)  # type: ignore[attr-defined]
+            raise
+        except Exception as error:
+            self._set_aside(error, final=True)
+            raise
+
+    def _once(self) -> Any:
+        try:
+            self.delivery = Delivery.of(self.task, self.terms, self.args, self.kwargs)
+            setattr(self.request, DELIVERY, self.delivery)
             outcome = self.binding.store.claim(self._claim_request())
             if isinstance(outcome, Claimed):
                 return self._claimed(Holding(self.binding.store, outcome, self.task))
             return self._not_granted(outcome)
         except StoreUnavailable as error:
             # Without a claim, or a record of what was done, the message must not be acked.
-            if self.request.is_eager:
-                raise
-            logger.error("%s; the message goes back", error, extra={"key": self.delivery.key})
-            come_back(self.task, self.delivery, 0.0, self._lease_s)
+            self._go_back(error)
+
+    def _set_aside(self, error: Exception, final: bool) -> None:
+        if not final:
+            return
+        try:
+            set_aside(self.task, error)
+        except StoreUnavailable as unreachable:
+            self._go_back(unreachable)
+
+    def _go_back(self, error: StoreUnavailable) -> NoReturn:
+        if self.request.is_eager:
+            raise error
+        logger.error("%s; the message goes back", error, extra={"key": self.delivery.key})
+        come_back(self.task, self.delivery, 0.0, self._lease_s)
 
     def _claim_request(self) -> ClaimRequest:
         return ClaimRequest(

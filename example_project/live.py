@@ -103,7 +103,7 @@ class LiveView:
 
 def _counters(scene: Scene) -> Table:
     now = scene.figures
-    row = Table.grid(padding=(0, 3))
+    row = Table.grid(padding=(0, 2))
     cells = [
         ("running", len(now.running), "cyan"),
         ("cards charged", now.charges, "green"),
@@ -111,7 +111,7 @@ def _counters(scene: Scene) -> Table:
         ("crashes", now.crashes, "red" if now.crashes else "dim"),
         ("recovered", now.recovered, "green" if now.recovered else "dim"),
     ]
-    row.add_row(*(Text.assemble((f"{many}", f"bold {color}"), f" {what}")
+    row.add_row(*(Text.assemble(f"{what} ", (f"{many}", f"bold {color}"))
                   for what, many, color in cells))  # fmt: skip
     return row
 
@@ -121,7 +121,7 @@ def _workers(scene: Scene) -> Table:
     for name, pid in scene.workers.items():
         mine = [run for run in scene.figures.running if run.worker == name]
         table.add_row(
-            Text(name, style="bold"), Text(f"pid {pid}", style="dim"), *(_busy(run) for run in mine)
+            Text(name, style="bold"), Text(str(pid), style="dim"), *(_busy(run) for run in mine)
         )
     for worker, at in {(k.worker, k.at) for k in scene.figures.kills if k.what == "worker"}:
         when = f"killed at {at - scene.begun:.1f} s"
@@ -131,7 +131,7 @@ def _workers(scene: Scene) -> Table:
 
 def _busy(run: Running) -> Text:
     phase, color = _PHASES[run.phase]
-    return Text.assemble((f"● {run.order_id:>4} ", color), (f"{phase:<22}", color))
+    return Text.assemble((f"● {run.order_id:>4} ", color), (f"{phase:<21}", color))
 
 
 def _story(scene: Scene) -> Text:

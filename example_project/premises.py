@@ -60,7 +60,8 @@ class Premises:
                 "--without-mingle", "--without-gossip",
             ],
             self.folder / f"{name}.log",
-            env={**self.env, "SHOP_WORKER": name},
+            # a killed worker can't tidy up its temporary files
+            env={**self.env, "SHOP_WORKER": name, "TMPDIR": str(self.folder)},
         )  # fmt: skip
 
     def replace_the_dead(self) -> None:

@@ -86,18 +86,18 @@ def lines_of(ledger: Ledger) -> list[tuple[str, str, str]]:
         ("crashes recovered", f"{sum(k.recovered_s is not None for k in ledger.kills)}",
          f"of {len(ledger.kills)}"),
     ]  # fmt: skip
-    for what, of in (("child", "a killed process"), ("worker", "a killed worker")):
+    for what in ("child", "worker"):
         waits = [kill.restarted_s or 0.0 for kill in ledger.kills if kill.what == what]
         if waits:
-            remark = f"seconds until what {of} was doing is taken up again"
-            lines.append((f"recovery of a {what}", f"{max(waits):.1f}", remark))
+            remark = "seconds until its work is taken up again"
+            lines.append((f"after a killed {what}", f"{max(waits):.1f}", remark))
     return lines
 
 
 def _asked(ledger: Ledger) -> str:
     if not ledger.repeats:
         return "once for each card"
-    return f"{ledger.repeats} again after a crash; the gateway knew the key, no money moved"
+    return f"{ledger.repeats} again after a crash, same key: no money moved"
 
 
 def _equal(one: int, other: int, what: str) -> str:

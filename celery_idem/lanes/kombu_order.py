@@ -131,9 +131,9 @@ class RedisFetch:
             channel._queue_cycle = cycle
 
     def offer_again(self) -> None:
-        """Ask at once when nothing is asked, and end a waiting BRPOP that offers other lanes than it should by now.
+        """Ask at once when nothing is asked, and end a BRPOP that offers other lanes than it should.
 
-        The server does it (CLIENT UNBLOCK): the answer is either a message or nothing, so none
+        The server ends it (CLIENT UNBLOCK): the answer is either a message or nothing, so none
         can be lost between the two.
         """
         channel = self._channel

@@ -110,17 +110,7 @@ def renew(record: Record | None, lease: Lease, now_us: int) -> tuple[Record | No
     """
     now_ms = now_us // 1000
     if record is None:
-        seen = Record(
-            key=lease.key,
-            state=State.RUNNING,
-            owner=lease.owner,
-            fence=now_us,
-            task_id=lease.task_id,
-            attempt=lease.attempt,
-            runs=1,
-            created_ms=now_ms,
-        )
-        return _renewed(seen, lease.lease_ms, lease.retention_ms, now_ms), True
+        record = _put_back(lease, now_us, now_ms)
     if not _holds(record, lease.owner):
         return record, False
     return _renewed(record, lease.lease_ms, lease.retention_ms, now_ms), True
@@ -135,16 +125,7 @@ def complete(
     """
     now_ms = now_us // 1000
     if record is None:
-        record = Record(
-            key=claim.key,
-            state=State.RUNNING,
-            owner=claim.owner,
-            fence=claim.fence,
-            task_id=claim.task_id,
-            attempt=claim.attempt,
-            runs=1,
-            created_ms=now_ms,
-        )
+        record = _put_back(claim, claim.fence, now_ms)
     if record.state is State.DONE and record.owner == claim.owner:
         return record, True
     if not _holds(record, claim.owner):
@@ -219,10 +200,13 @@ def crash(record: Record | None, owner: str) -> tuple[Record | None, int | None]
 def put_step(
     record: Record | None, claim: Claim, name: str, value: bytes, now_us: int
 ) -> tuple[Record | None, bool]:
-    """Record a step of the running claim; refused to everyone else."""
+    """Record a step of the running claim; refused to everyone else. A record that is gone is put
+    back, with the claim's own fence."""
     if record is None:
-        record, _ = renew(None, _lease_of(claim), now_us)
-    if record is None or not _holds(record, claim.owner):
+        now_ms = now_us // 1000
+        record = _put_back(claim, claim.fence, now_ms)
+        record = _renewed(record, claim.lease_ms, claim.retention_ms, now_ms)
+    if not _holds(record, claim.owner):
         return record, False
     return replace(record, steps={**record.steps, name: value}), True
 
@@ -289,7 +273,15 @@ def _claim_of(record: Record) -> Claim:
     )
 
 
-def _lease_of(claim: Claim) -> Lease:
-    return Lease(
-        claim.key, claim.owner, claim.lease_ms, claim.retention_ms, claim.task_id, claim.attempt
+def _put_back(held: Claim | Lease, fence: int, now_ms: int) -> Record:
+    """The record of a living holder, after a flushed store or a fail-over has lost it."""
+    return Record(
+        key=held.key,
+        state=State.RUNNING,
+        owner=held.owner,
+        fence=fence,
+        task_id=held.task_id,
+        attempt=held.attempt,
+        runs=1,
+        created_ms=now_ms,
     )

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -21,6 +21,8 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from celery_idem.core.errors import StoreUnavailable
 
 logger = logging.getLogger("celery_idem.stores.redis")
+
+T = TypeVar("T")
 
 #: First pause before a call is tried again, in seconds; doubled up to the longest.
 FIRST_PAUSE_S = 0.05
@@ -87,16 +89,11 @@ class ScriptRunner:
     ) -> list[Any]:
         """One EVALSHA a key, all in one round trip."""
         packed = b"".join(_pack(b"EVALSHA", script.sha, b"1", key, *args) for key, args in calls)
-        return self._patiently(lambda: self._exchange(script, packed, len(calls)))
+        return self.patiently(lambda: self._exchange(script, packed, len(calls)))
 
-    def close(self) -> None:
-        """Let go of the held connections."""
-        self._forget_if_forked()
-        while self._idle:
-            self._drop(self._idle.pop())
-        self.client.connection_pool.disconnect()
-
-    def _patiently(self, attempt: Callable[[], list[Any]]) -> list[Any]:
+    def patiently(self, attempt: Callable[[], T]) -> T:
+        """Try again what failed because the server can't be reached or is not ready, for
+        ``patience_s``; then :class:`StoreUnavailable`."""
         gives_up_at = self._clock() + self.patience_s
         pause_s = 0.0
         while True:
@@ -113,6 +110,13 @@ class ScriptRunner:
                     logger.warning("the Redis store can't be reached (%s); trying again", error)
                 self._pause(pause_s)
                 pause_s = min(LONGEST_PAUSE_S, pause_s * 2 or FIRST_PAUSE_S)
+
+    def close(self) -> None:
+        """Let go of the held connections."""
+        self._forget_if_forked()
+        while self._idle:
+            self._drop(self._idle.pop())
+        self.client.connection_pool.disconnect()
 
     def _exchange(self, script: Script, packed: bytes, count: int) -> list[Any]:
         connection = self._take()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -160,19 +161,21 @@ class RedisStore:
         return bool(self._scripts.call(_FREE, self._name(key)) == 1)
 
     def forget(self, key: str) -> bool:
-        return bool(self.client.delete(self._name(key)))
+        return self._scripts.patiently(lambda: bool(self.client.delete(self._name(key))))
 
     def get(self, key: str) -> Record | None:
         return self._read(self._name(key), key)
 
     def scan(self, contains: str = "", limit: int = 1000) -> Iterator[Record]:
         found = 0
-        pattern = self._prefix + ":{*" + (_glob_escaped(contains) + "*" if contains else "") + "}"
+        text = _glob_escaped(contains) + "*" if contains else ""
+        pattern = f"{_glob_escaped(self._prefix)}:{{*{text}}}"
         start = len(self._prefix) + 2
-        for name in self.client.scan_iter(match=pattern.encode(), count=500):
-            record = self._read(name, name[start:-1].decode())
-            if record is None:
+        seen: set[bytes] = set()  # SCAN may give a key twice while the table is rehashed
+        for name in self._names(pattern.encode()):
+            if name in seen or (record := self._read(name, name[start:-1].decode())) is None:
                 continue
+            seen.add(name)
             yield record
             found += 1
             if found >= limit:
@@ -180,7 +183,8 @@ class RedisStore:
 
     def warnings(self) -> list[str]:
         found = []
-        policy = self.client.config_get("maxmemory-policy").get("maxmemory-policy", "noeviction")
+        answer = self._scripts.patiently(lambda: self.client.config_get("maxmemory-policy"))
+        policy = answer.get("maxmemory-policy", "noeviction")
         if policy != "noeviction":
             found.append(
                 f"the Redis store may evict records (maxmemory-policy {policy}): an evicted "
@@ -197,12 +201,25 @@ class RedisStore:
             key = hashlib.sha256(key.encode()).hexdigest()
         return f"{self._prefix}:{{{key}}}".encode()
 
+    def _names(self, pattern: bytes) -> Iterator[bytes]:
+        cursor = 0
+        while True:
+            look = functools.partial(self.client.scan, cursor, match=pattern, count=500)
+            answer: Any = self._scripts.patiently(look)
+            cursor, names = answer
+            yield from names
+            if cursor == 0:
+                return
+
     def _read(self, name: bytes, key: str) -> Record | None:
-        with self.client.pipeline(transaction=True) as pipe:
-            pipe.hgetall(name)
-            pipe.pttl(name)
-            pipe.time()
-            fields, left_ms, (seconds, micros) = pipe.execute()
+        def look() -> list[Any]:
+            with self.client.pipeline(transaction=True) as pipe:
+                pipe.hgetall(name)
+                pipe.pttl(name)
+                pipe.time()
+                return pipe.execute()
+
+        fields, left_ms, (seconds, micros) = self._scripts.patiently(look)
         if not fields:
             return None
         expires_ms = int(seconds) * 1000 + int(micros) // 1000 + left_ms if left_ms >= 0 else 0

@@ -1,0 +1,113 @@
+"""The stores that the suite runs over. How to add one: README.md beside this file."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from celery_idem.stores.base import Store
+from celery_idem.stores.memory import MemoryStore
+from celery_idem.stores.redis.store import RedisStore
+from tests.support.ports import free_port
+
+#: how long a server's clock may stand still before a test gives up, in seconds
+CLOCK_DEADLINE_S = 60.0
+
+
+class HandClock:
+    """The memory store's clock, turned by hand. Every look moves it on by a microsecond, as a
+    real clock does between two calls."""
+
+    def __init__(self) -> None:
+        self._us = 1_750_000_000_000_000
+
+    def now_us(self) -> int:
+        self._us += 1
+        return self._us
+
+    def pass_ms(self, ms: int) -> None:
+        self._us += ms * 1000
+
+
+class ServerClock:
+    """A server's own clock, which is not turned but awaited."""
+
+    def __init__(self, read_ms: Callable[[], int]) -> None:
+        self._read_ms = read_ms
+
+    def pass_ms(self, ms: int) -> None:
+        """Return when the server's clock has moved on by so much. Asks it again and again."""
+        gives_up = time.monotonic() + CLOCK_DEADLINE_S
+        end_ms = self._read_ms() + ms + 1
+        while self._read_ms() < end_ms:
+            assert time.monotonic() < gives_up, "the server's clock stands still"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A store under test."""
+
+    store: Store
+    clock: HandClock | ServerClock
+    another: Callable[[], Store]  #: a second store over the same records, as another process has
+
+
+@dataclass(frozen=True)
+class Case:
+    """How the suite gets a store: ``open`` is entered once a test, and starts without records."""
+
+    name: str
+    open: Callable[[pytest.FixtureRequest], AbstractContextManager[Subject]]
+    #: a store whose server can't be reached, with no patience; None where there is no server
+    unreachable: Callable[[], Store] | None = None
+    marks: tuple[pytest.MarkDecorator, ...] = ()
+
+
+@contextmanager
+def _memory(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    clock = HandClock()
+    store = MemoryStore(clock.now_us)
+    yield Subject(store, clock, lambda: store)
+
+
+@contextmanager
+def _redis(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    url = request.getfixturevalue("redis_session_server").url()
+    prefix = f"conf-{uuid.uuid4().hex[:12]}"
+    opened: list[RedisStore] = []
+
+    def another() -> RedisStore:
+        opened.append(RedisStore.from_url(url, prefix=prefix))
+        return opened[-1]
+
+    store = another()
+
+    def now_ms() -> int:
+        seconds, micros = store.client.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    try:
+        yield Subject(store, ServerClock(now_ms), another)
+    finally:
+        for each in opened:
+            each.close()
+
+
+def _redis_unreachable() -> Store:
+    return RedisStore.from_url(f"redis://127.0.0.1:{free_port()}/0", patience_s=0)
+
+
+CASES: list[Case] = [
+    Case("memory", _memory),
+    Case("redis", _redis, unreachable=_redis_unreachable),
+]
+
+
+def params() -> list[object]:
+    """The cases as parameters of a fixture."""
+    return [pytest.param(case, id=case.name, marks=case.marks) for case in CASES]

@@ -17,8 +17,11 @@ from celery_idem.core.errors import (
 )
 from celery_idem.guard import idempotent
 from celery_idem.task import IdempotentTask
+from celery_idem.transport import register as _register_transports
 
 __version__ = "0.1.0"
+
+_register_transports()
 
 __all__ = [
     "AlreadyProcessed",

@@ -19,6 +19,7 @@ from celery import bootsteps
 from celery import signals as celery_signals
 
 from celery_idem.binding import binding_of
+from celery_idem.lanes.install import install_lanes
 
 logger = logging.getLogger("celery_idem.worker")
 
@@ -34,6 +35,7 @@ def install(app: Any) -> None:
     app.steps["worker"].add(IdempotentWorker)
     # By name: a producer binds its tasks, too, and need not load the worker's code.
     app.steps["consumer"].add("celery_idem.visibility.step:VisibilityStep")
+    install_lanes(app)
     celery_signals.worker_process_init.connect(
         _in_new_child, weak=False, dispatch_uid="celery_idem.child"
     )

@@ -45,6 +45,8 @@ class FetchAnswer:
 class BellAnswer:
     """An answer that is still to come: to the wait for a bell."""
 
+    queues: list[str]
+
 
 class Consuming:
     """The consuming half of :class:`~celery_idem.transport.channel.Channel`."""
@@ -56,7 +58,7 @@ class Consuming:
         self._no_ack: set[str] = set()
         self._awaited: deque[AckAnswer | FetchAnswer | BellAnswer] = deque()
         self._inbox: deque[tuple[str, dict[str, Any]]] = deque()
-        self._found_empty = False
+        self._found_empty: frozenset[str] = frozenset()  #: queues that the last fetch looked at
         self._answer_lost = False
 
     # -- consumers
@@ -72,15 +74,13 @@ class Consuming:
         super()._update_queue_cycle()  # type: ignore[misc]
         before, self.lanes = self.lanes, tuple(self.active_queues)  # type: ignore[attr-defined]
         if set(self.lanes) - set(before):
-            self._found_empty = False
             self._stop_waiting()
 
     def _stop_waiting(self) -> None:
         """End a wait that does not know the new queues."""
-        if self._awaited and isinstance(self._awaited[-1], BellAnswer):
-            with_bell = [self.keys.lane(queue) for queue in self._waiting_for]
-            if with_bell:
-                self.raw.lpush(f"{with_bell[0]}:bell", 1)
+        if self._is_waiting():
+            queue = self._awaited[-1].queues[0]
+            self.raw.lpush(f"{self.keys.lane(queue)}:bell", 1)
 
     # -- one turn of the loop
 
@@ -92,10 +92,14 @@ class Consuming:
         if self._inbox:
             self._deliver_all()
         if self._in_poll:
-            if session is not None and session.has_acks:
+            # an answer to a fetch comes at once, and the acks go out with the next one
+            if session is not None and session.has_acks and self._is_waiting():
                 session.flush()
         elif self.wanted() > 0 or (session is not None and session.has_acks):
             self.connection.cycle._register_BRPOP(self)
+
+    def _is_waiting(self) -> bool:
+        return bool(self._awaited) and isinstance(self._awaited[-1], BellAnswer)
 
     def wanted(self) -> int:
         """How many messages the next fetch may take."""
@@ -127,7 +131,7 @@ class Consuming:
             self._awaited.append(AckAnswer(acks))
             commands.append(scripts.ACK.command(*session.ack_call(acks)))
         if count:
-            commands += self._fetch_or_wait(session, count)
+            commands += self._fetch_or_wait(session, count, timeout)
         if not commands:
             return
         connection = self.client.connection
@@ -140,15 +144,16 @@ class Consuming:
             connection.disconnect()
             raise
 
-    def _fetch_or_wait(self, session: Session | None, count: int) -> list[tuple[Any, ...]]:
-        if self._found_empty:
-            self._waiting_for = self.lanes
-            self._awaited.append(BellAnswer())
-            bells = [f"{self.keys.lane(queue)}:bell" for queue in self.lanes]
-            return [("BLPOP", *bells, self.block_s)]
-        queues, chosen = picks.plan(self._queue_cycle, self.lanes, count)
+    def _fetch_or_wait(
+        self, session: Session | None, count: int, timeout: float | None
+    ) -> list[tuple[Any, ...]]:
+        queues, chosen = picks.plan(self._queue_cycle, self.lanes, count, self.sep)
         if not queues:
             return []
+        if self._found_empty.issuperset(queues):
+            self._awaited.append(BellAnswer(queues))
+            bells = [f"{self.keys.lane(queue)}:bell" for queue in queues]
+            return [("BLPOP", *bells, min(timeout or self.block_s, self.block_s))]
         self._awaited.append(FetchAnswer(queues, chosen))
         return [scripts.FETCH.command(*self._fetch_call(session, queues, chosen))]
 
@@ -201,7 +206,7 @@ class Consuming:
             self._session.acked(awaited.acks, reply)
             return False
         if isinstance(awaited, BellAnswer):
-            self._found_empty = False
+            self._found_empty = frozenset()
             return False
         return self._fetched(awaited, reply)
 
@@ -235,7 +240,8 @@ class Consuming:
             taken.setdefault(reply[at], []).append(reply[at + 1 : at + ROW])
         for lane, row in picks.in_order(asked.picks, taken):
             self._received(asked.queues[lane - 1], row)
-        self._found_empty = (len(reply) - 1) // ROW < len(asked.picks)
+        ran_dry = (len(reply) - 1) // ROW < len(asked.picks)
+        self._found_empty = frozenset(asked.queues) if ran_dry else frozenset()
         return len(reply) > 1
 
     def _received(self, queue: str, row: Sequence[Any]) -> None:
@@ -280,7 +286,7 @@ class Consuming:
         reply = scripts.FETCH(self.raw, *self._fetch_call(session, [queue], [1]))
         before = len(self._inbox)
         self._fetched(FetchAnswer([queue], [1]), reply)
-        self._found_empty = False
+        self._found_empty = frozenset()
         if len(self._inbox) == before:
             raise Empty
         return self._inbox.pop()[1]

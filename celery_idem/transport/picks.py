@@ -24,13 +24,17 @@ class Order(Protocol):
         """A message of this queue was taken."""
 
 
-def plan(order: Any, queues: Sequence[str], count: int) -> tuple[list[str], list[int]]:
+def plan(
+    order: Any, queues: Sequence[str], count: int, separator: str
+) -> tuple[list[str], list[int]]:
     """Queues in order of preference, and the numbers (from 1) of those to pick, one per message.
 
     An order with a method ``plan(n)`` names its next n queues itself. Of kombu's own, only
     ``round_robin`` shares; with the others the first queue that has messages gives them all.
     """
-    preferred = list(order.consume(len(queues)))
+    # an order made for kombu's lists names each queue with its priorities: we know them ourselves
+    named = (name.partition(separator)[0] for name in order.consume(len(queues)))
+    preferred = list(dict.fromkeys(named))
     if not preferred:
         return [], []
     number = {queue: index for index, queue in enumerate(preferred, 1)}

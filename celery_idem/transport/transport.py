@@ -10,7 +10,7 @@ from kombu.transport import redis as kombu_redis
 from redis import sentinel
 
 from celery_idem.transport.channel import Channel
-from celery_idem.transport.poller import ANSWER_PATIENCE_S, Poller
+from celery_idem.transport.poller import ANSWER_PATIENCE_S, CalmLoop, Poller
 
 
 class Transport(kombu_redis.Transport):  # type: ignore[misc]
@@ -25,7 +25,7 @@ class Transport(kombu_redis.Transport):  # type: ignore[misc]
         self.cycle = Poller()
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        super().register_with_event_loop(connection, loop)
+        super().register_with_event_loop(connection, CalmLoop(loop))
         for channel in self.channels:
             channel.gathers_acks = True
         self._in_event_loop = True

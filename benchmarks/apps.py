@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from celery import Celery
 
 
-def make_app(name: str) -> Any:
+def make_app(name: str) -> Celery:
     """An app whose tasks go to the queue of its name."""
     broker = os.environ.get("BENCH_BROKER", "redis://127.0.0.1:6379/0")
     app = Celery(name, broker=broker, backend=broker)

@@ -98,26 +98,41 @@ class Bench:
 
     def run(self, name: str, messages: int) -> Run:
         """Send that many messages, then measure until all are acked."""
-        task, queue = self.task(name), name.partition(".")[0]
-        first = next(_numbers) * 1_000_000
         begun = time.perf_counter()
+        self.send(name, messages)
+        publish_s = time.perf_counter() - begun
+        worker = self.workers[_queue(name)]
+        before = _cpu(worker)
+        wall_s = self.drain(name)
+        after = _cpu(worker)
+        return Run(messages, wall_s, publish_s, after[0] - before[0], after[1] - before[1])
+
+    def send(self, name: str, messages: int, first: int | None = None) -> int:
+        """Send to the stage, numbered from ``first`` (default: numbers never used before, which
+        are other keys); returns the first number."""
+        task = self.task(name)
+        first = next(_numbers) * 1_000_000 if first is None else first
         with task.app.producer_pool.acquire(block=True) as producer:
             for number in range(first, first + messages):
                 task.apply_async((number,), queue=STAGE, producer=producer)
-        publish_s = time.perf_counter() - begun
+        return first
+
+    def drain(self, name: str) -> float:
+        """Open the stage to the worker; returns the seconds until everything is acked."""
+        queue = _queue(name)
         with self.broker.client() as client:
-            worker = self.workers[queue]
-            before = _cpu(worker)
             begun = time.perf_counter()
             client.rename(STAGE, queue)
-            wall_s = _until_empty(client, queue, begun)
-            after = _cpu(worker)
-        return Run(messages, wall_s, publish_s, after[0] - before[0], after[1] - before[1])
+            return _until_empty(client, queue, begun)
 
     def warm_up(self, names: list[str], messages: int = 200) -> None:
         """Once through every task, so that processes, connections and scripts are there."""
         for name in names:
             self.run(name, messages)
+
+
+def _queue(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _until_empty(client: redis.Redis, queue: str, begun: float) -> float:
@@ -130,7 +145,9 @@ def _until_empty(client: redis.Redis, queue: str, begun: float) -> float:
             raise TimeoutError(f"{queue} is not empty after {RUN_DEADLINE_S:g} s")
         time.sleep(POLL_S)
         with client.pipeline(transaction=True) as look:
-            left = sum(look.llen(queue).hlen("unacked").execute())
+            look.llen(queue)
+            look.hlen("unacked")
+            left = sum(look.execute())
         if left:
             empty = 0
         else:

@@ -32,8 +32,15 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
+class _Lambda:
+    """Where powertools asks how long the function may still run."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 30_000
+
+
 def _celery_once() -> Any:
-    from celery_once import QueueOnce
+    from celery_once import QueueOnce  # type: ignore[import-untyped]
 
     @app.task(base=QueueOnce, name="peers.once", once={"keys": ["number"]}, **_OPTIONS)
     def once(number: int) -> None:
@@ -43,7 +50,7 @@ def _celery_once() -> Any:
 
 
 def _celery_singleton() -> Any:
-    from celery_singleton import Singleton
+    from celery_singleton import Singleton  # type: ignore[import-untyped]
 
     @app.task(base=Singleton, name="peers.singleton", unique_on="number", **_OPTIONS)
     def singleton(number: int) -> None:
@@ -54,7 +61,6 @@ def _celery_singleton() -> Any:
 
 def _powertools() -> Any:
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")  # it asks, and never calls
-    os.environ.setdefault("POWERTOOLS_IDEMPOTENCY_DISABLED", "")
     import redis
     from aws_lambda_powertools.utilities.idempotency import (
         IdempotencyConfig,
@@ -65,17 +71,19 @@ def _powertools() -> Any:
     )
 
     where = urlsplit(os.environ.get("BENCH_STORE", "redis://127.0.0.1:6379/0"))
-    layer = RedisCachePersistenceLayer(
-        client=redis.Redis(host=where.hostname or "", port=where.port or 0, decode_responses=True)
+    client: Any = redis.Redis(
+        host=where.hostname or "", port=where.port or 0, decode_responses=True
     )
+    config = IdempotencyConfig(expires_after_seconds=86_400)
+    config.register_lambda_context(_Lambda())  # type: ignore[arg-type]
 
-    @idempotent_function(
+    @idempotent_function(  # type: ignore[untyped-decorator]
         data_keyword_argument="number",
-        persistence_store=layer,
-        config=IdempotencyConfig(expires_after_seconds=86_400),
+        persistence_store=RedisCachePersistenceLayer(client=client),
+        config=config,
     )
     def work(number: int) -> str:
-        return ""  # None and other falsy results are not replayed by it
+        return "done"  # it replays no falsy result
 
     @app.task(name="peers.powertools", **_OPTIONS)
     def powertools(number: int) -> None:

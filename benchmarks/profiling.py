@@ -1,0 +1,112 @@
+"""Where an idempotent task's time goes, by samples of the worker's main process and of a child.
+
+py-spy looks at the running processes from outside; what it sees is counted for the innermost
+function of each package.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.bench import Bench
+from benchmarks.report import Section
+
+SAMPLES_PER_S = 400
+#: Rows of each process.
+ROWS = 9
+
+_FRAME = re.compile(r"^(?P<function>\S+) \((?P<path>[^:]+):?\d*\)$")
+_PACKAGES = ("celery_idem", "celery", "kombu", "billiard", "redis")
+
+
+def py_spy() -> str | None:
+    """The program, if it is installed."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def measure(messages: int, say: Callable[[str], None]) -> Section:
+    """The table: µs a task in the main process and in the children, by function."""
+    say("profile")
+    section = Section("Where the time goes", ("process", "function", "µs a task"))
+    program = py_spy()
+    if program is None:
+        section.notes.append("not measured: py-spy is not installed")
+        return section
+    with Bench(apps=("guarded",)) as bench:
+        bench.warm_up(["guarded.keyed"])
+        worker = bench.workers["guarded"]
+        bench.send("guarded.keyed", messages)
+        pids = {"main": worker.pid, "child": worker.children()[0]}
+        watchers = {
+            name: _watch(program, pid, bench.folder / f"{name}.raw") for name, pid in pids.items()
+        }
+        try:
+            bench.drain("guarded.keyed")
+        finally:
+            for watcher in watchers.values():
+                watcher.send_signal(signal.SIGINT)
+                watcher.wait(30)
+        for name in pids:
+            # both children share the tasks
+            tasks = messages / (1 if name == "main" else 2)
+            section.rows += _rows(name, bench.folder / f"{name}.raw", tasks)
+    section.notes.append(
+        f"`guarded.keyed`, {messages} tasks, {SAMPLES_PER_S} samples a second of what runs Python "
+        "(waits for the store are not in it); each sample counts for its innermost function of "
+        "celery_idem, else for its innermost package."
+    )
+    return section
+
+
+def _watch(program: str, pid: int, out: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [
+            program, "record", "--pid", str(pid), "--rate", str(SAMPLES_PER_S), "--format", "raw",
+            "--output", str(out), "--duration", "600", "--gil",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def _rows(process: str, raw: Path, tasks: float) -> list[tuple[str, ...]]:
+    counted: Counter[str] = Counter()
+    for line in raw.read_text().splitlines() if raw.exists() else ():
+        stack, _, count = line.rpartition(" ")
+        counted[_place(stack.split(";"))] += int(count)
+    us = {name: count / SAMPLES_PER_S / tasks * 1e6 for name, count in counted.items()}
+    ours = sorted((n for n in us if n.startswith("celery_idem")), key=us.__getitem__, reverse=True)
+    others = sorted(us.keys() - set(ours), key=us.__getitem__, reverse=True)
+    names = [*ours[:ROWS], *others[:3]]
+    total = sum(us[name] for name in ours)
+    return [
+        (process, "celery_idem, all", f"{total:.0f}"),
+        *((process, name, f"{us[name]:.0f}") for name in names),
+    ]
+
+
+def _place(stack: list[str]) -> str:
+    """``celery_idem stores/redis/scripts.py _exchange``, or the name of another package."""
+    innermost = ""
+    for frame in reversed(stack):
+        match = _FRAME.match(frame)
+        if match is None:
+            continue
+        path = match["path"]
+        for package in _PACKAGES:
+            _, found, rest = path.rpartition(f"{package}/")
+            if not found:
+                continue
+            if package == "celery_idem":
+                return f"celery_idem {rest} {match['function']}"
+            innermost = innermost or package
+            break
+    return innermost or "Python itself"

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -35,6 +36,9 @@ ESTIMATE_GAIN = 0.2
 FIRST_ESTIMATE_S = 1.0
 #: Most rounds of fetches that a worker pretends to have done, to start at a phase of its own.
 MAX_PHASE = 4096
+
+#: Charges of one lane that wait for their job's end; what was never run would pile up for ever.
+MAX_OPEN = 10_000
 
 _LANE_KEYS = ("weight", "queue", "reserve", "deadline")
 
@@ -226,7 +230,7 @@ class WeightedOrder:
         self._seconds = charge == "seconds"
         self._credit: dict[str, float] = {}
         self._estimate_s: dict[str, float] = {}
-        self._open: dict[str, tuple[int, float]] = {}  # charged and not finished: count, sum
+        self._open: dict[str, deque[tuple[float, list[str]]]] = {}  # charges not yet corrected
         self.set_lanes(lanes)
         if rng is not None and not self._seconds and self._weight:
             round_length = sum(self._weight.values()) / min(self._weight.values())
@@ -264,16 +268,16 @@ class WeightedOrder:
         cost = self._expected_s(lane) if self._seconds else 1.0
         self._charge(lane, cost, busy)
         if self._seconds:
-            count, total = self._open.get(lane, (0, 0.0))
-            self._open[lane] = (count + 1, total + cost)
+            self._open.setdefault(lane, deque(maxlen=MAX_OPEN)).append((cost, busy))
 
     def finished(self, lane: str, run_time_s: float) -> None:
         if not self._seconds or lane not in self._credit:
             return
-        count, total = self._open.get(lane, (0, 0.0))
-        charged = total / count if count else 0.0
-        self._open[lane] = (max(count - 1, 0), total - charged)
-        self._charge(lane, run_time_s - charged, self._weight)
+        # Corrected among those who were charged then: a lane that has come since had no part in it
+        charges = self._open.get(lane)
+        charged, busy = charges.popleft() if charges else (0.0, [lane])
+        busy = [name for name in busy if name in self._weight]
+        self._charge(lane, run_time_s - charged, busy)
         if run_time_s > 0:
             known = self._estimate_s.get(lane, run_time_s)
             self._estimate_s[lane] = known + ESTIMATE_GAIN * (run_time_s - known)

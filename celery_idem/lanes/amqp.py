@@ -106,8 +106,7 @@ class AmqpFetch:
 
     def offer_again(self) -> None:
         """After starts and ends: open the taps of lanes that may start something again."""
-        now_s = time.monotonic()
-        self._note_room(now_s)
+        self.note_room()
         if any(self._has_room(lane) for lane in self._closed):
             self._now("open", self._open)
         for lane in list(self._parked_at):
@@ -120,7 +119,8 @@ class AmqpFetch:
         fresh = parked - self._parked_at.get(lane, 0)
         if fresh < max(1, self._window // 2):
             return
-        if parked >= self._worker.parked_max:
+        # the rest of the old window may be on its way, and a whole new one comes
+        if parked + 2 * self._window > self._worker.parked_max:
             return
         self._soon("recycle", self._recycle, lane)
 
@@ -132,7 +132,7 @@ class AmqpFetch:
     def sweep(self) -> None:
         """Close the taps of lanes without room, and follow the pool's size."""
         now_s = time.monotonic()
-        self._note_room(now_s)
+        self.note_room()
         wanted = window_of(self._worker.slots, self._worker.run_time_s)
         # a small difference is not worth new consumers
         if self._slots != self._worker.slots or not self._window / 2 < wanted <= self._window * 1.5:
@@ -151,16 +151,14 @@ class AmqpFetch:
         line = self._worker.line
         return lane not in line.paused and may_start(line.lanes, line.running, lane, line.slots)
 
-    def _note_room(self, now_s: float) -> None:
+    def note_room(self) -> None:
+        """Asked when a job has ended, before its process is taken again."""
+        now_s = time.monotonic()
         for lane in self._worker.line.lanes:
             if self._has_room(lane.name):
                 self._room_since_s[lane.name] = now_s
             else:
                 self._room_since_s.setdefault(lane.name, now_s)
-
-    def had_room(self, lane: str) -> None:
-        """A process was free for the lane just now."""
-        self._room_since_s[lane] = time.monotonic()
 
     # -- taps
 

@@ -192,11 +192,11 @@ class WorkerLanes:
     def _end(self, entry: Running, *, ran: bool) -> bool:
         if self._running.pop(id(entry.request), None) is None:
             return False
-        if isinstance(self.fetch, AmqpFetch):
-            self.fetch.had_room(entry.lane)
         run_time_s = time.monotonic() - entry.started_s if ran else 0.0
         self.line.finished(entry.lane, run_time_s)
         self.tally.ended(entry.lane, run_time_s)
+        if isinstance(self.fetch, AmqpFetch):
+            self.fetch.note_room()
         if ran:
             known = run_time_s if self.run_time_s is None else self.run_time_s
             self.run_time_s = known + RUN_TIME_GAIN * (run_time_s - known)

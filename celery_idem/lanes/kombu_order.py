@@ -131,7 +131,7 @@ class RedisFetch:
             channel._queue_cycle = cycle
 
     def offer_again(self) -> None:
-        """Ask at once when nothing is asked, and end a BRPOP that offers other lanes than it should.
+        """Ask at once when nothing is asked; end a BRPOP that offers other lanes than it should.
 
         The server ends it (CLIENT UNBLOCK): the answer is either a message or nothing, so none
         can be lost between the two.

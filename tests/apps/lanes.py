@@ -59,8 +59,9 @@ if idem is not None:
 @app.task(name="lanes.note")
 def note(lane: str, number: int, busy_s: float = 0.0, sent_s: float = 0.0) -> None:
     """Note that it runs, when, and how long ago it was sent; then be busy."""
-    started_s = time.time()
-    Effects.from_env().bump(lane, number=number, at=started_s, wait=started_s - (sent_s or started_s))
+    now_s = time.time()
+    wait_s = now_s - (sent_s or now_s)
+    Effects.from_env().bump(lane, number=number, wait_s=wait_s, busy_s=busy_s)
     if busy_s:
         time.sleep(busy_s)
 
@@ -68,13 +69,13 @@ def note(lane: str, number: int, busy_s: float = 0.0, sent_s: float = 0.0) -> No
 @app.task(name="lanes.limited", rate_limit="6/m")
 def limited(lane: str, number: int) -> None:
     """The same at most six times a minute."""
-    Effects.from_env().bump(lane, number=number, at=time.time())
+    Effects.from_env().bump(lane, number=number)
 
 
 @app.task(name="lanes.low_by_itself", lane="low")
 def low_by_itself(key: str) -> None:
     """A plain task whose lane is an attribute."""
-    Effects.from_env().bump(key, at=time.time())
+    Effects.from_env().bump(key)
 
 
 @app.task(name="lanes.flaky", bind=True, max_retries=3)

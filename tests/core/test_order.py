@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -49,7 +50,7 @@ def fetches(order: LaneOrder, count: int, backlog: dict[str, int] | None = None)
 def longest_wait(taken: list[str], lane: str) -> int:
     """The most fetches from one service of the lane (or the start) to the next, inclusive."""
     places = [-1] + [i for i, name in enumerate(taken) if name == lane]
-    return max((b - a for a, b in zip(places, places[1:], strict=False)), default=len(taken) + 1)
+    return max((b - a for a, b in itertools.pairwise(places)), default=len(taken) + 1)
 
 
 # -- weighted: shares and waits
@@ -58,7 +59,7 @@ def longest_wait(taken: list[str], lane: str) -> int:
 def test_ten_five_one_divides_every_sixteen_fetches_exactly() -> None:
     taken = list(fetches(WeightedOrder(DEFAULT), 1600))
 
-    for start in range(0, 1600 - 16):
+    for start in range(1600 - 16):
         assert Counter(taken[start : start + 16]) == {"critical": 10, "normal": 5, "low": 1}
 
 
@@ -114,7 +115,7 @@ def test_no_order_can_promise_the_plain_round_for_three_two_one() -> None:
     def kept(taken: list[str]) -> bool:
         for name, most in every.items():
             places = [-1] + [i for i, it in enumerate(taken) if it == name] + [len(taken)]
-            if any(b - a > most for a, b in zip(places, places[1:], strict=False)):
+            if any(b - a > most for a, b in itertools.pairwise(places)):
                 return False
         return True
 
@@ -350,7 +351,7 @@ def test_deadline_never_starves_a_lane() -> None:
     order = DeadlineOrder(lanes)
     order.head("low", 0.0)
 
-    for now in range(0, 200):
+    for now in range(200):
         order.head("critical", float(now))
         if order.preference(float(now))[0] == "low":
             break

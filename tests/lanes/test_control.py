@@ -1,0 +1,92 @@
+"""Changes at run time by remote control, and what a worker says of its lanes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.lanes.conftest import LaneRun
+from tests.support.workers import Worker
+
+pytestmark = [
+    pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True),
+    pytest.mark.rabbitmq,
+]
+
+
+def tell(lanes: LaneRun, worker: Worker, command: str, **arguments: Any) -> dict[str, str]:
+    assert lanes.module is not None
+    replies = lanes.module.app.control.broadcast(
+        command, arguments=arguments, destination=[worker.hostname], reply=True, timeout=20, limit=1
+    )
+    return dict(replies[0][worker.hostname])
+
+
+def report(lanes: LaneRun, worker: Worker) -> dict[str, Any]:
+    assert lanes.module is not None
+    inspect = lanes.module.app.control.inspect([worker.hostname], timeout=20, limit=1)
+    return dict(inspect._request("lanes")[worker.hostname])
+
+
+def test_another_weight_divides_from_then_on(lanes: LaneRun) -> None:
+    lanes.configure()
+    worker = lanes.worker()
+
+    answer = tell(lanes, worker, "lane_weight", lane="low", weight=10)
+    for lane in ("critical", "normal", "low"):
+        lanes.send(lane, 250, busy_s=0.004)
+    served = Counter(line["key"] for line in lanes.first(250 + 100)[50:300])
+
+    assert answer["ok"].startswith("lane 'low' has weight 10 until this worker restarts")
+    assert abs(served["low"] - served["critical"]) <= 12
+    assert report(lanes, worker)["lanes"]["low"]["weight"] == 10
+
+
+def test_a_paused_lane_waits_and_a_resumed_one_is_served(lanes: LaneRun) -> None:
+    lanes.configure()
+    worker = lanes.worker()
+
+    paused = tell(lanes, worker, "lane_pause", lane="low")
+    lanes.send("low", 10)
+    lanes.send("critical", 50, busy_s=0.01)
+    lanes.effects.wait_count("critical", 50)
+    before = lanes.effects.count("low")
+    said = report(lanes, worker)
+    resumed = tell(lanes, worker, "lane_resume", lane="low")
+    lanes.effects.wait_count("low", 10)
+
+    assert before == 0
+    assert said["lanes"]["low"]["paused"] is True
+    assert "paused until this worker restarts" in paused["ok"]
+    assert resumed["ok"] == "lane 'low' is served"
+
+
+def test_wrong_commands_are_answered_clearly(lanes: LaneRun) -> None:
+    lanes.configure()
+    worker = lanes.worker()
+
+    unknown = tell(lanes, worker, "lane_weight", lane="bulk", weight=3)
+    zero = tell(lanes, worker, "lane_weight", lane="low", weight=0)
+    nobody = tell(lanes, worker, "lane_pause", lane="bulk")
+
+    assert "no lane 'bulk' here; known are critical, normal, low" in unknown["error"]
+    assert "weight must be above 0" in zero["error"]
+    assert "no lane 'bulk' here" in nobody["error"]
+
+
+def test_inspect_lanes_says_what_runs_and_what_was_served(lanes: LaneRun) -> None:
+    lanes.configure({"critical": {"weight": 10, "reserve": 1}, "low": 1})
+    worker = lanes.worker("critical", "low", concurrency=2)
+    lanes.send("critical", 30)
+    lanes.effects.wait_count("critical", 30)
+    lanes.send("low", 5, busy_s=120)
+    lanes.effects.wait_count("low", 1)
+
+    said = report(lanes, worker)
+
+    assert said["slots"] == 2
+    assert said["lanes"]["critical"]["started_last_minute"] == 30
+    assert said["lanes"]["critical"]["reserve"] == 1
+    assert said["lanes"]["low"]["running"] == 1

@@ -13,6 +13,8 @@ from celery_idem.core.errors import (
     LeaseLost,
     Poisoned,
     ResultUnavailable,
+    StepMisused,
+    StepUncertain,
     StoreUnavailable,
 )
 from celery_idem.guard import idempotent
@@ -35,6 +37,8 @@ __all__ = [
     "LeaseLost",
     "Poisoned",
     "ResultUnavailable",
+    "StepMisused",
+    "StepUncertain",
     "StoreUnavailable",
     "idempotent",
 ]

@@ -73,6 +73,11 @@ class Holding:
         return self.claim.fence
 
     @property
+    def known_lost(self) -> bool:
+        """Whether the loss is known already; asks nobody."""
+        return self._lost
+
+    @property
     def lost(self) -> bool:
         """Whether somebody else has the key by now. Asks the store at most every third of a
         lease; once true, it stays true."""

@@ -39,6 +39,9 @@ class Terms:
     on_conflict: str
     key_of: Callable[[str, Sequence[Any], Mapping[str, Any]], str]
     fingerprint_of: Callable[[Sequence[Any], Mapping[str, Any]], str]
+    done_if: Callable[..., Any] | None
+    cooldown_ms: int | None
+    cooldown_key_of: Callable[[str, Sequence[Any], Mapping[str, Any]], str]
 
 
 def check_attributes(task: Any) -> None:
@@ -72,6 +75,11 @@ def check_attributes(task: Any) -> None:
     if done_if is not None and not callable(done_if):
         raise ConfigError(f"{name}: done_if must be callable, not {done_if!r}")
     idem_key = given_function(task, "idem_key")
+    if task.cooldown_s is not None and idem_key is None:
+        raise ConfigError(
+            f"{name}: cooldown_s needs an idem_key that says what cools down, for example "
+            'idem_key="otp:{user_id}"'
+        )
     if isinstance(idem_key, str):
         keys.parse_template(idem_key)
     elif idem_key is not None:
@@ -85,6 +93,8 @@ def terms_of(task: Any, settings: Settings, visibility_timeout_s: float) -> Term
     window = window_of(task, visibility_timeout_s)
     retention_s = retention(window, _either(task.retention_s, settings.retention_s))
     lease_s = _either(task.lease_s, settings.lease_s) or settings.lease_s
+    key_of = _key_of(task, signature)
+    cooling = task.cooldown_s is not None
     return Terms(
         lease_ms=round(lease_s * 1000),
         retention_ms=round(retention_s * 1000),
@@ -94,8 +104,12 @@ def terms_of(task: Any, settings: Settings, visibility_timeout_s: float) -> Term
         max_requeues=settings.max_requeues,
         on_duplicate=task.on_duplicate,
         on_conflict=task.on_conflict,
-        key_of=_key_of(task, signature),
+        # With a cool-down every call is a piece of work of its own; the key is what cools down.
+        key_of=(lambda task_id, args, kwargs: task_id) if cooling else key_of,
         fingerprint_of=_fingerprint_of(task, signature),
+        done_if=given_function(task, "done_if"),
+        cooldown_ms=round(task.cooldown_s * 1000) if cooling else None,
+        cooldown_key_of=key_of,
     )
 
 

@@ -14,7 +14,14 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_idem import followups, results, signals
 from celery_idem.binding import Binding, binding_of
-from celery_idem.core.errors import AlreadyProcessed, IdemError, LeaseLost, StoreUnavailable
+from celery_idem.conditions import run_unless_done
+from celery_idem.core.errors import (
+    AlreadyProcessed,
+    IdemError,
+    LeaseLost,
+    StepBusy,
+    StoreUnavailable,
+)
 from celery_idem.core.record import (
     Claimed,
     ClaimRequest,
@@ -39,6 +46,7 @@ RETRY_GRACE_LEASES = 2
 DELIVERY = "_idem_delivery"
 HOLDING = "_idem_holding"
 RETRY = "_idem_retry"
+STEPS = "_idem_steps"
 UNSETTLED = "_idem_unsettled"
 
 
@@ -124,7 +132,15 @@ class Run:
         if not self.delivery.renewed_by_worker:
             self.binding.keeper.hold(lease_of(holding.claim), lambda _: holding.mark_lost())
         try:
-            value = self._body()
+            value = run_unless_done(
+                self.task,
+                self.terms,
+                self.binding,
+                holding,
+                self.args,
+                self.kwargs,
+                self._body,
+            )
             retry = getattr(self.request, RETRY, None)
             if retry is not None:  # self.retry(throw=False): the work goes on in the retry
                 self._give_back(holding, Ending.RETRY, self._hold_for(retry))
@@ -134,6 +150,11 @@ class Run:
             self._yield_to_the_holder(holding)
         except StoreUnavailable:
             raise
+        except StepBusy as busy:
+            self._give_back(holding, Ending.RELEASE)
+            if self.request.is_eager:
+                raise
+            come_back(self.task, self.delivery, busy.retry_after_s, self._lease_s)
         except Retry as retry:
             # Refused where the retry has begun already: its claim took over from this one.
             self._give_back(holding, Ending.RETRY, self._hold_for(retry))

@@ -24,7 +24,8 @@ from celery_idem.options import (
     check_attributes,
     terms_of,
 )
-from celery_idem.run import DELIVERY, HOLDING, RETRY, Run
+from celery_idem.run import DELIVERY, HOLDING, RETRY, STEPS, Run
+from celery_idem.steps import Steps
 
 
 class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
@@ -42,7 +43,10 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
     ``fingerprint``: what of the arguments must be the same under one key: all (``True``), nothing
     (``False``), names, or a callable.
 
-    In the body: :attr:`fence`, :attr:`lease_lost`.
+    ``done_if``: a callable of the arguments; the body is skipped when it is true. ``cooldown_s``:
+    the key's work is done at most once in so many seconds, over all calls.
+
+    In the body: :attr:`step`, :attr:`fence`, :attr:`lease_lost`.
     """
 
     abstract = True
@@ -82,6 +86,20 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
         the store is asked at most every third of a lease."""
         holding = self._holding
         return holding.lost if holding else False
+
+    @property
+    def step(self) -> Steps:
+        """Named parts of the task, each with its own record of being done.
+
+        In a direct call nothing is recorded: every step just runs.
+        """
+        request = self.request
+        steps: Steps | None = getattr(request, STEPS, None)
+        if steps is None:
+            holding = self._holding
+            steps = Steps(self, holding, binding_of(self.app) if holding else None)
+            setattr(request, STEPS, steps)
+        return steps
 
     # --- seams with Celery -------------------------------------------------------------
 

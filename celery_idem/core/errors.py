@@ -63,3 +63,26 @@ class StoreUnavailable(IdemError):
 
 class RequeuedTooOften(IdemError):
     """A body raised ``Reject(requeue=True)`` ``max_requeues`` times: a failure, not a loop."""
+
+
+class StepError(IdemError):
+    """Something about ``self.step``."""
+
+
+class StepMisused(StepError, ValueError):
+    """A step's name is used twice in one run, was recorded under another function, or is bad."""
+
+
+class StepUncertain(StepError):
+    """An at-most-once step was started and not seen to end: a person decides, not a second try."""
+
+
+class StepBusy(StepError):
+    """A shared step is being run by another task; the job comes back when that could be over.
+
+    ``retry_after_s``: when, in seconds.
+    """
+
+    def __init__(self, message: str = "", retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

@@ -1,0 +1,121 @@
+"""Jobs of several steps for real workers, with a place to fail or to die at every point.
+
+``TEST_PLAN`` is a folder: a file ``<point>`` holds how often to ``fail`` or ``kill`` there, for
+example ``kill 1``. Read from the environment beside it: as ``tests/apps/idem.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from celery_idem import IdempotentTask
+from tests.support.effects import Effects
+
+broker = os.environ["TEST_BROKER"]
+app = Celery("stepped", broker=broker, backend=os.environ.get("TEST_BACKEND", broker))
+app.conf.update(
+    worker_prefetch_multiplier=1,
+    broker_connection_retry_on_startup=True,
+    idem=json.loads(os.environ.get("TEST_IDEM", '{"lease_s": 3}')),
+)
+
+
+class GatewayDown(Exception):
+    """The other side does not answer."""
+
+
+class CardDeclined(Exception):
+    """An outcome, not a fault."""
+
+
+def point(name: str) -> None:
+    """Do what the plan says for this point, as often as it says."""
+    plan = Path(os.environ["TEST_PLAN"]) / name
+    if not plan.exists():
+        return
+    what, times = plan.read_text().split()
+    count = Effects.from_env()
+    if count.count(f"point:{name}") >= int(times):
+        return
+    count.bump(f"point:{name}")
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise GatewayDown(name)
+
+
+def effect(name: str, **fields: Any) -> str:
+    point(f"before:{name}")
+    Effects.from_env().bump(name, **fields)
+    point(f"inside:{name}")
+    return f"{name} done"
+
+
+def declined(order_id: int) -> None:
+    Effects.from_env().bump("declined")
+    raise CardDeclined("insufficient funds", 402)
+
+
+def other(order_id: int) -> str:
+    return "other"
+
+
+@app.task(base=IdempotentTask, name="stepped.order", bind=True, idem_key="order:{order_id}",
+          autoretry_for=(GatewayDown,), max_retries=5, default_retry_delay=0)  # fmt: skip
+def order(self: Any, order_id: int) -> list[str]:
+    """The article's job (S-S2): the order, the mail, the partner's stock."""
+    out = [self.step("order", effect, "order", order=order_id)]
+    point("after:order")
+    out.append(self.step("email", effect, "email", sent=self.step.key("email")))
+    point("after:email")
+    out.append(self.step("stock", effect, "stock"))
+    point("after:stock")
+    return out
+
+
+@app.task(base=IdempotentTask, name="stepped.once", bind=True, idem_key="once:{order_id}",
+          autoretry_for=(GatewayDown,), max_retries=5, default_retry_delay=0)  # fmt: skip
+def at_most_once(self: Any, order_id: int) -> str:
+    return str(self.step("charge", effect, "charge", at_most_once=True))
+
+
+@app.task(base=IdempotentTask, name="stepped.sharing", bind=True, idem_key="{name}")
+def sharing(self: Any, name: str, order_id: int) -> str:
+    return str(self.step("mail", effect, "mail", key=f"email:order_complete:{order_id}"))
+
+
+@app.task(base=IdempotentTask, name="stepped.lines", bind=True, idem_key="lines:{name}")
+def lines(self: Any, name: str, count: int) -> int:
+    """C12: a batch with a step for each item."""
+    for n in range(count):
+        self.step(f"line:{n}", effect, f"line:{n}")
+        point(f"after-line:{n}")
+    return count
+
+
+@app.task(base=IdempotentTask, name="stepped.pay", bind=True, idem_key="pay:{order_id}",
+          autoretry_for=(GatewayDown,), max_retries=5, default_retry_delay=0)  # fmt: skip
+def pay(self: Any, order_id: int) -> str:
+    try:
+        self.step("charge", declined, order_id, memoise_errors=(CardDeclined,))
+    except CardDeclined as error:
+        point("after:declined")
+        return f"{error.args[0]} {error.args[1]}"
+    return "paid"
+
+
+@app.task(base=IdempotentTask, name="stepped.cools", bind=True, idem_key="otp:{user}",
+          cooldown_s=60)  # fmt: skip
+def otp(self: Any, user: str) -> str:
+    return effect(f"otp:{user}")
+
+
+@app.task(base=IdempotentTask, name="stepped.notifies", bind=True, idem_key="n:{note}:{copy}",
+          done_if=lambda note, copy: Effects.from_env().count(f"sent:{note}") > 0)  # fmt: skip
+def notify(self: Any, note: str, copy: int) -> str:
+    return effect(f"sent:{note}")

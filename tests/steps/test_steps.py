@@ -1,0 +1,185 @@
+"""Jobs of several steps on a real worker that fails and dies in every place (S-S1 to S-S3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_idem import StepMisused, StepUncertain
+from celery_idem.binding import store_of
+from tests.support.effects import Effects
+
+DEADLINE_S = 60
+PLACES = [f"{when}:{step}" for step in ("order", "email", "stock") for when in ("before", "after")]
+
+
+@pytest.fixture
+def plan(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    folder = tmp_path / "plan"
+    folder.mkdir()
+    monkeypatch.setenv("TEST_PLAN", str(folder))
+
+    def write(point: str, what: str) -> None:
+        (folder / point).write_text(what)
+
+    return write
+
+
+@pytest.fixture
+def jobs(plan: Any, redis_url: str, effects: Effects, load_app: Any) -> Any:
+    return load_app("tests.apps.stepped", TEST_BROKER=redis_url)
+
+
+@pytest.fixture
+def worker(jobs: Any, start_worker: Any) -> Any:
+    return start_worker("tests.apps.stepped:app", concurrency=2)
+
+
+def test_the_articles_job_resumes_where_it_failed_and_has_each_effect_once(
+    jobs: Any, worker: Any, effects: Effects, plan: Any
+) -> None:
+    """S-S2: step 2 fails, step 3 crashes, every effect is there once."""
+    plan("before:email", "fail 1")
+    plan("before:stock", "kill 1")
+
+    result = jobs.order.delay(1).get(timeout=DEADLINE_S)
+
+    assert result == ["order done", "email done", "stock done"]
+    assert [effects.count(name) for name in ("order", "email", "stock")] == [1, 1, 1]
+    record = store_of(jobs.app).get("stepped.order:order:1")
+    assert record is not None
+    assert (record.runs, record.crashes, record.failures) == (3, 1, 1)
+    assert set(record.steps) == {"order", "email", "stock"}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("what", ["fail", "kill"])
+def test_whatever_happens_between_two_steps_each_effect_is_there_once(
+    jobs: Any, worker: Any, effects: Effects, plan: Any, place: str, what: str
+) -> None:
+    plan(place, f"{what} 1")
+
+    assert jobs.order.delay(1).get(timeout=DEADLINE_S)[-1] == "stock done"
+
+    assert [effects.count(name) for name in ("order", "email", "stock")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("step", ["order", "email", "stock"])
+def test_a_kill_inside_a_plain_step_repeats_that_step_only(
+    jobs: Any, worker: Any, effects: Effects, plan: Any, step: str
+) -> None:
+    """Between an effect and its record nothing can be promised but: at most once more."""
+    plan(f"inside:{step}", "kill 1")
+
+    jobs.order.delay(1).get(timeout=DEADLINE_S)
+
+    counts = {name: effects.count(name) for name in ("order", "email", "stock")}
+    assert counts == {"order": 1, "email": 1, "stock": 1, step: 2}
+
+
+def test_a_steps_own_key_is_the_same_in_every_attempt(
+    jobs: Any, worker: Any, effects: Effects, plan: Any
+) -> None:
+    plan("inside:email", "kill 1")
+
+    jobs.order.delay(1).get(timeout=DEADLINE_S)
+    jobs.order.delay(2).get(timeout=DEADLINE_S)
+
+    keys = [line["sent"] for line in effects.lines("email")]
+    assert keys[0] == keys[1]
+    assert keys[2] != keys[0]
+
+
+@pytest.mark.parametrize("what", ["kill", "fail"])
+def test_an_at_most_once_step_is_never_run_twice_and_a_person_is_asked(
+    jobs: Any, worker: Any, effects: Effects, plan: Any, what: str
+) -> None:
+    plan("inside:charge", f"{what} 1")
+
+    with pytest.raises(StepUncertain, match="may or may not"):
+        jobs.at_most_once.delay(1).get(timeout=DEADLINE_S)
+    assert effects.count("charge") == 1
+
+
+def test_a_shared_step_is_run_by_whoever_comes_first(
+    jobs: Any, worker: Any, effects: Effects
+) -> None:
+    """S-S3."""
+    results = [jobs.sharing.delay(f"job-{n}", 7) for n in range(6)]
+
+    assert {r.get(timeout=DEADLINE_S) for r in results} == {"mail done"}
+    assert effects.count("mail") == 1
+
+
+def test_a_killed_batch_goes_on_behind_the_last_item_that_was_done(
+    jobs: Any, worker: Any, effects: Effects, plan: Any
+) -> None:
+    """C12: 50 people get one mail each, although the worker dies after 20."""
+    plan("after-line:19", "kill 1")
+
+    assert jobs.lines.delay("batch", 50).get(timeout=DEADLINE_S) == 50
+
+    assert [effects.count(f"line:{n}") for n in range(50)] == [1] * 50
+
+
+def test_a_memoised_error_is_an_outcome(
+    jobs: Any, worker: Any, effects: Effects, plan: Any
+) -> None:
+    plan("after:declined", "kill 1")
+
+    assert jobs.pay.delay(1).get(timeout=DEADLINE_S) == "insufficient funds 402"
+    assert effects.count("declined") == 1
+
+
+def test_an_otp_is_sent_once_in_its_cool_down_under_eight_deliveries(
+    jobs: Any, worker: Any, effects: Effects
+) -> None:
+    """S-I9."""
+    results = [jobs.otp.delay("ann") for _ in range(8)] + [jobs.otp.delay("bob")]
+
+    assert [r.get(timeout=DEADLINE_S) for r in results] == ["otp:ann done"] * 8 + ["otp:bob done"]
+    assert effects.count("otp:ann") == 1
+    assert effects.count("otp:bob") == 1
+
+
+def test_work_that_the_system_shows_as_done_is_skipped(
+    jobs: Any, worker: Any, effects: Effects
+) -> None:
+    """S-I9: a status elsewhere says that it was sent."""
+    assert jobs.notify.delay("n", 1).get(timeout=DEADLINE_S) == "sent:n done"
+    assert jobs.notify.delay("n", 2).get(timeout=DEADLINE_S) is None
+    assert effects.count("sent:n") == 1
+
+
+def test_a_done_step_costs_no_round_trip_and_a_new_one_costs_one(
+    jobs: Any, worker: Any, effects: Effects, redis_session_server: Any
+) -> None:
+    client = redis_session_server.client()
+    jobs.order.delay(1).get(timeout=DEADLINE_S)
+    client.config_resetstat()
+    jobs.lines.delay("cost", 100).get(timeout=DEADLINE_S)
+    evals = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+
+    # claim + 100 steps + complete; the rest is the visibility keeper's own clockwork
+    assert 102 <= evals <= 112
+
+
+def test_misuse_is_an_error_that_says_what_to_do(jobs: Any, effects: Effects, plan: Any) -> None:
+    task = jobs.order
+
+    def twice(self: Any) -> None:
+        self.step("a", jobs.other, 1)
+        self.step("a", jobs.other, 1)
+
+    async def later() -> None: ...
+
+    with pytest.raises(StepMisused, match="used twice"):
+        twice(task)
+    with pytest.raises(StepMisused, match="is async"):
+        task.step("b", later)
+    with pytest.raises(StepMisused, match="characters"):
+        task.step("", jobs.other, 1)
+    with pytest.raises(StepMisused, match="function to run"):
+        task.step("c", "not a function")

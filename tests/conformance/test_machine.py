@@ -43,7 +43,7 @@ def test_a_store_that_breaks_a_rule_is_found_out(broken):
         phases=[Phase.generate],
     )
 
-    with pytest.raises(AssertionError, match="the store says|fence"):
+    with pytest.raises(AssertionError, match=r"the store says|fence"):
         run_state_machine_as_test(
             lambda: SideBySide(Subject(store, clock, lambda: store)), settings=found_fast
         )

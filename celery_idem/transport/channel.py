@@ -122,15 +122,19 @@ class Channel(Consuming, kombu_redis.Channel):  # type: ignore[misc]
             self._session.give_back(tags)
 
     def end_session(self) -> None:
-        session, self._session = self._session, None
+        """Give everything unacked back; or, when the connection was lost, leave it to the keeper.
+
+        Celery lets tasks run on when it connects anew: their acks come through this channel yet.
+        """
+        session = self._session
         if session is None or session.pid != os.getpid():
             return
-        if self.is_broken and self._keeper is not None and not session.lost:
-            self._keep_for_late_acks = session
+        if self._keeper is not None and self.is_broken and not session.lost:
             self._keeper.linger()
             return
         if self._keeper is not None:
             self._keeper.stop()
+        self._session = None
         session.end()
 
     # -- publishing

@@ -38,6 +38,10 @@ ACK_PATIENCE_S = 0.02
 DROP_PATIENCE_S = 2.0
 
 
+#: How often it is checked that the server and the session agree on what is held, in seconds.
+AUDIT_EVERY_S = 60.0
+
+
 class Keeper:
     """Renews a session's lease, hands out what is due, takes over from the dead."""
 
@@ -47,6 +51,7 @@ class Keeper:
         self._stopped = False
         self._no_sweep_before = 0.0
         self._fresh = True
+        self._audit_at = 0.0
         self._thread = threading.Thread(
             target=self._run, name=f"idem-keeper-{session.name[-8:]}", daemon=True
         )
@@ -104,6 +109,10 @@ class Keeper:
     def _turn(self, client: Any) -> float:
         """One round of work; the seconds until the next."""
         session = self.session
+        if time.monotonic() > self._audit_at:
+            session.audit()
+            session.recover(idle_s=AUDIT_EVERY_S / 2)
+            self._audit_at = time.monotonic() + AUDIT_EVERY_S
         due_ms, over_ms = session.tick(client)
         while due_ms == 0:
             moved, due_ms = scripts.PROMOTE(client, [session.keys.due], [PROMOTE_BATCH])
@@ -148,7 +157,7 @@ class Keeper:
         if session.held and waited_s > DROP_PATIENCE_S:
             running = tags_that_run()
             session.give_back([tag for tag in list(session.held) if tag not in running])
-        return not session.held and not session.has_acks
+        return session.is_idle
 
 
 class Flusher:
@@ -184,10 +193,17 @@ class Flusher:
             self._wanted.clear()
             # what came in the last moments is the consumer's to send
             if session.has_acks and session.acks_wait_s() >= ACK_PATIENCE_S / 2:
-                if not session.flush():
+                if not self._flushed():
                     time.sleep(RETRY_PAUSE_S)
             if session.has_acks:
                 self._wanted.set()
+
+    def _flushed(self) -> bool:
+        try:
+            return self.session.flush()
+        except Exception:
+            logger.exception("acks are sent again after an error")
+            return False
 
 
 def tags_that_run() -> set[str]:

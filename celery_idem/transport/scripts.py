@@ -49,6 +49,7 @@ BURY = Script("bury")
 JOIN = Script("join")
 TICK = Script("tick")
 SWEEP = Script("sweep")
+AUDIT = Script("audit")
 SIZE = Script("size")
 PURGE = Script("purge")
 

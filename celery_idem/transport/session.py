@@ -73,6 +73,7 @@ class Session:
         self.renewed_at = time.monotonic()
         self._joined: set[str] = set()
         self._outbox: list[Held] = []
+        self._on_the_way: list[Held] = []  # acks that were sent, and not answered
         self._oldest_ack_at = 0.0
         self._lock = threading.Lock()
 
@@ -146,10 +147,10 @@ class Session:
 
     def ack(self, tag: str) -> bool:
         """Remove the message for good, with the next flush. False when it is not held here."""
-        held = self.held.pop(tag, None)
-        if held is None:
-            return False
         with self._lock:
+            held = self.held.pop(tag, None)
+            if held is None:
+                return False
             if not self._outbox:
                 self._oldest_ack_at = time.monotonic()
             self._outbox.append(held)
@@ -159,6 +160,11 @@ class Session:
     def has_acks(self) -> bool:
         return bool(self._outbox)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is held, and every ack was answered."""
+        return not (self.held or self._outbox or self._on_the_way)
+
     def acks_wait_s(self) -> float:
         """Seconds that the oldest gathered ack has been waiting."""
         return time.monotonic() - self._oldest_ack_at
@@ -167,11 +173,17 @@ class Session:
         """The acks gathered so far; give them back with :meth:`put_back` if they can't be sent."""
         with self._lock:
             acks, self._outbox = self._outbox, []
+            self._on_the_way += acks
         return acks
 
     def put_back(self, acks: Sequence[Held]) -> None:
         with self._lock:
             self._outbox[:0] = acks
+            self._arrived(acks)
+
+    def _arrived(self, acks: Sequence[Held]) -> None:
+        for held in acks:
+            self._on_the_way.remove(held)
 
     def ack_call(self, acks: Sequence[Held]) -> tuple[list[str], list[scripts.Arg]]:
         """Keys and arguments of the ack script for these."""
@@ -185,6 +197,8 @@ class Session:
 
     def acked(self, acks: Sequence[Held], reply: Sequence[Any]) -> None:
         """Look at the ack script's answer."""
+        with self._lock:
+            self._arrived(acks)
         if not reply[0]:
             self.declare_lost()
         if len(reply) > 1:
@@ -201,11 +215,14 @@ class Session:
         if not acks:
             return True
         try:
-            self.acked(acks, scripts.ACK(self.client, *self.ack_call(acks)))
-        except redis.RedisError as error:
+            reply = scripts.ACK(self.client, *self.ack_call(acks))
+        except BaseException as error:
             self.put_back(acks)
+            if not isinstance(error, (redis.RedisError, OSError)):
+                raise
             logger.info("%d acks wait for the server: %s", len(acks), error)
             return False
+        self.acked(acks, reply)
         return True
 
     def requeue(self, tag: str) -> None:
@@ -232,18 +249,34 @@ class Session:
             if held is not None:
                 lanes.setdefault(held.lane, []).extend((held.step, held.id))
         for lane, pairs in lanes.items():
-            scripts.GIVE_BACK(self.client, [lane], [self.name, "these", *pairs])
+            scripts.GIVE_BACK(self.client, [lane], [self.name, "these", 0, *pairs])
 
-    def recover(self) -> None:
-        """Give back what the server handed to this session in an answer that never came."""
+    def recover(self, idle_s: float = 0.0) -> None:
+        """Give back what the server handed to this session in an answer that never came.
+
+        ``idle_s``: only what was handed over longer ago, so that no answer on its way is meant.
+        """
+        lanes = self.joined  # before what is known: a lane that joins meanwhile has nothing old
         with self._lock:
-            known = [*self.held.values(), *self._outbox]
-        for lane in self._joined:
+            known = [*self.held.copy().values(), *self._outbox, *self._on_the_way]
+        for lane in lanes:
             pairs = [part for held in known if held.lane == lane for part in (held.step, held.id)]
-            if scripts.GIVE_BACK(self.client, [lane], [self.name, "others", *pairs]):
-                logger.info("messages of a lost answer were given back", extra={"lane": lane})
+            args = [self.name, "others", int(idle_s * 1000), *pairs]
+            if given := scripts.GIVE_BACK(self.client, [lane], args):
+                logger.warning(
+                    "%d messages whose hand-over got lost were given back",
+                    given,
+                    extra={"session": self.name, "lane": lane},
+                )
 
     # -- taking over, and the end
+
+    def audit(self) -> None:
+        """Find what is held under no lease: a failover or a restore may have lost the lease."""
+        for lane in self.joined:
+            keys = [self.keys.leases, self.keys.dying, lane]
+            if found := scripts.AUDIT(self.client, keys, [self.keys.session_prefix]):
+                logger.warning("%d sessions had no lease and are taken over", found)
 
     def sweep(self, client: Any = None, end: str = "") -> bool:
         """Take over what dead sessions held; True when there is more to do."""
@@ -277,4 +310,4 @@ class Session:
         finally:
             self.ended = True
             self.held.clear()
-            self.client.connection_pool.disconnect()
+            self.client.connection_pool.disconnect(inuse_connections=False)

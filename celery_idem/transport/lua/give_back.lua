@@ -2,7 +2,7 @@
 -- KEYS[1]  the lane
 -- ARGV     1 session  2 'these': give back the entries that follow;
 --          'others': give back what the session holds of this lane, but not these
---          then pairs of step and id
+--          3 only what was handed over longer ago than these ms  4.. pairs of step and id
 -- Returns  how many were given back
 local base, session, given = KEYS[1], ARGV[1], 0
 
@@ -23,7 +23,7 @@ local function give_back(stream, step, id)
 end
 
 local named = {}
-for i = 3, #ARGV, 2 do
+for i = 4, #ARGV, 2 do
   if ARGV[2] == 'these' then
     give_back(base .. ':' .. ARGV[i], ARGV[i], ARGV[i + 1])
   else
@@ -33,7 +33,7 @@ end
 if ARGV[2] == 'others' then
   for _, step in ipairs({'f', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'}) do
     local stream = base .. ':' .. step
-    local held = redis.pcall('XPENDING', stream, 'w', '-', '+', 1000, session)
+    local held = redis.pcall('XPENDING', stream, 'w', 'IDLE', ARGV[3], '-', '+', 1000, session)
     if not held.err then
       for _, entry in ipairs(held) do
         if not named[step .. ' ' .. entry[1]] then give_back(stream, step, entry[1]) end

@@ -1,0 +1,71 @@
+"""The broker goes away and comes back: the worker comes back by itself, and nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tests.transport.conftest import APP, streams
+
+
+def test_a_task_that_runs_through_an_outage_is_acked_after_it_and_not_run_twice(
+    load_streams_app, effects, start_worker, redis_server, fault_proxy
+):
+    proxy = fault_proxy(redis_server.address)
+    app = load_streams_app(broker=streams(proxy.url()))
+    worker = start_worker(f"{APP}:app", concurrency=2)
+    app.slow.delay("long", 8)
+    effects.wait_count("long:start", 1)
+
+    proxy.cut()
+    worker.wait_log("Connection to broker lost|Trying to re-establish")
+    proxy.heal()
+    app.effect.delay("after")
+
+    effects.wait_count("after", 1)
+    effects.wait_count("long:end", 1)
+    with redis_server.client() as client:
+        wait_until(lambda: client.xlen("rs:{celery}:0") == 0, what="the late ack")
+    assert effects.count("long:start") == 1
+    assert worker.returncode is None
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_a_worker_survives_a_restart_of_the_server(
+    pool, load_streams_app, effects, start_worker, redis_server
+):
+    app = load_streams_app()
+    worker = start_worker(f"{APP}:app", pool=pool, concurrency=2)
+    for number in range(20):
+        app.slow.delay(f"k{number}", 0.2)
+    effects.wait_count("k3:end", 1)
+
+    redis_server.kill()
+    worker.wait_log("Connection to broker lost|Trying to re-establish|Cannot connect")
+    redis_server.start()
+
+    effects.wait_for(lambda it: all(it.count(f"k{n}:end") >= 1 for n in range(20)), 60)
+    assert worker.returncode is None
+    with redis_server.client() as client:
+        wait_until(lambda: client.xlen("rs:{celery}:0") == 0, what="an empty lane")
+
+
+def test_a_half_open_connection_is_noticed_and_replaced(
+    load_streams_app, effects, start_worker, redis_server, fault_proxy
+):
+    proxy = fault_proxy(redis_server.address)
+    app = load_streams_app(
+        broker=streams(proxy.url()), options={"socket_timeout": 2, "block_s": 1, "lease_s": 10}
+    )
+    worker = start_worker(f"{APP}:app", concurrency=2)
+    app.effect.delay("before")
+    effects.wait_count("before", 1)
+
+    proxy.set(blackhole="down")
+    worker.wait_log("can't reach the server")
+    proxy.heal()
+    app.effect.delay("after")
+
+    effects.wait_count("after", 1, 60)
+    worker.term()
+    assert worker.wait_exit() == 0

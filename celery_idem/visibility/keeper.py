@@ -105,6 +105,11 @@ class Keeper:
 
         self._do_later(put_back)
 
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to be said: the server is away, so it is no use to ask it."""
+        return bool(self._later)
+
     def settle(self, holder: Holder, tag: str) -> None:
         """Ack through the keeper's own connection: the delivery's channel is gone."""
         self._now_or_later(lambda: self._settle(holder, tag))
@@ -145,7 +150,7 @@ class Keeper:
     # -- the thread
 
     def _run(self) -> None:
-        while True:
+        while not self._finished():
             try:
                 pause_s = self._step()
                 self._recovered()
@@ -155,6 +160,15 @@ class Keeper:
             if pause_s > 0:
                 self._wake.wait(pause_s)
             self._wake.clear()
+        if self._client is not None:
+            self._client.connection_pool.disconnect()
+        self._thread = None
+
+    def _finished(self) -> bool:
+        """Whether the worker ended in a process that goes on (an embedded worker)."""
+        if not self.stopping() or self._later or self._taken:
+            return False
+        return not any(holder.open for holder in self._holders)
 
     def _step(self) -> float:
         """Do what is most urgent; returns seconds until there is something to do."""

@@ -78,8 +78,8 @@ class KeptQoS(QoS):
         self.let_go()
 
     def let_go(self) -> None:
-        """The channel is of no use any more. May be called often."""
-        if self.holder.closed and not self.holder.open:
+        """The channel is of no use any more. Counts once, then nothing more is given back."""
+        if self.holder.closed:
             return
         back = self.holder.close(self.keeper.running())
         self.keeper.give_back(self.holder, back, front=None, retire=True)
@@ -113,7 +113,7 @@ class KeptQoS(QoS):
     def _settle(self, tag: str) -> None:
         self.holder.open.pop(tag, None)
         client = self._client()
-        if client is None:
+        if client is None or self.keeper.busy:
             self.keeper.settle(self.holder, tag)
             return
         try:

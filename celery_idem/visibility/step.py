@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import socket
 from collections.abc import Collection
 from typing import Any
 
@@ -18,9 +19,19 @@ from celery_idem.visibility.qos import KeptQoS
 
 logger = logging.getLogger("celery_idem.visibility")
 
-#: Given to the consumer's connection where the user set none, in seconds: without it one command
-#: on a half-open connection waits for ever, and the worker with it.
-SOCKET_TIMEOUT_S = 10.0
+#: What the consumer's connection gets where the user set nothing, in seconds. By kombu's defaults
+#: one command on a half-open connection waits for ever, and the worker with it.
+CONSUMER_DEFAULTS: dict[str, Any] = {
+    "socket_timeout": 10.0,  #: the longest that the event loop waits for an answer
+    "health_check_interval": 10,  #: kombu >= 5.7 drops a silent BRPOP after twice that
+    "socket_keepalive": True,
+    #: the kernel gives up a peer that is silent for 15 + 3 × 5 s, in any version of kombu
+    "socket_keepalive_options": {
+        getattr(socket, name): value
+        for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+        if hasattr(socket, name)
+    },
+}
 #: The same for the keeper's own connections.
 KEEPER_TIMEOUTS = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
 
@@ -51,19 +62,27 @@ class VisibilityStep(bootsteps.Step):
         """Look at every connection that the consumer opens, before its first channel is used."""
         keeping = _Keeping(parent)
         consumer_opens = parent.connection_for_read
+        consumer_mourns = parent.on_connection_error_after_connected
 
         def connection_for_read(heartbeat: Any = None) -> Any:
             # As celery 5.7 consumer.py does, with a look between making and opening it.
             connection = parent.app.connection_for_read(heartbeat=heartbeat)
-            if not isinstance(connection.transport, kombu_redis.Transport):
+            if not issubclass(connection.get_transport_cls(), kombu_redis.Transport):
                 return consumer_opens(heartbeat=heartbeat)
-            connection.transport_options.setdefault("socket_timeout", SOCKET_TIMEOUT_S)
-            connection.transport_options.setdefault("socket_keepalive", True)
+            for option, value in CONSUMER_DEFAULTS.items():
+                connection.transport_options.setdefault(option, value)
             connection = parent.ensure_connected(connection)
             keeping.keep(connection)
             return connection
 
+        def on_connection_error(error: BaseException) -> None:
+            # Before celery closes the channel, which may fail half-way, and before it forgets
+            # which requests its pool has.
+            keeping.let_go()
+            consumer_mourns(error)
+
         parent.connection_for_read = connection_for_read
+        parent.on_connection_error_after_connected = on_connection_error
 
 
 class _Keeping:
@@ -77,10 +96,7 @@ class _Keeping:
 
     def keep(self, connection: Any) -> None:
         """Give all channels of this connection, present and future, a kept QoS."""
-        # A channel whose close failed half-way would hold its messages as long as we live.
-        for qos in self._made:
-            qos.let_go()
-        self._made.clear()
+        self.let_go()
         transport = connection.transport
         for channel in transport.channels:
             self._equip(channel)
@@ -92,6 +108,12 @@ class _Keeping:
             return channel
 
         transport.Channel = make_kept
+
+    def let_go(self) -> None:
+        """The connection is lost: give back what its channels hold, but what tasks work on."""
+        for qos in self._made:
+            qos.let_go()
+        self._made.clear()
 
     def _equip(self, channel: Any) -> None:
         if channel.QoS is not kombu_redis.QoS:

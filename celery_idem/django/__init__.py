@@ -1,0 +1,1 @@
+"""The Django side: ``INSTALLED_APPS += ["celery_idem.django"]``, then ``manage.py migrate``."""

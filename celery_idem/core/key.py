@@ -8,6 +8,7 @@ items, sequence indexes and plain data attributes are read.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
@@ -29,6 +30,8 @@ MAX_KEY_CHARS = 255
 #: Characters of a whole key, with the task's name before it.
 MAX_RECORD_KEY_CHARS = 512
 
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+_PLAIN = {str, int, float, bool, type(None)}
 _PATH = re.compile(r"\.([A-Za-z][A-Za-z0-9_]*)|\[([^\[\]]+)\]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNSTABLE_MODULES = {"random", "secrets", "time"}
@@ -109,8 +112,13 @@ def parse_template(text: str) -> KeyTemplate:
         )
     separators: set[str] = set()
     if len(fields) > 1:
-        inner = parts[1:-1] if len(parts) > 2 else parts
-        separators = {"%"} | {c for part in inner if isinstance(part, str) for c in part}
+        between = {c for part in parts[1:-1] if isinstance(part, str) for c in part}
+        if "%" in between:
+            raise ConfigError(
+                f"idem_key {text!r} holds a '%' between two arguments, which marks escaped "
+                "characters of values; use another separator, such as ':'"
+            )
+        separators = {"%"} | between
     return KeyTemplate(text, tuple(parts), frozenset(separators))
 
 
@@ -140,6 +148,29 @@ def bind(
     return arguments
 
 
+def binder(
+    signature: inspect.Signature,
+) -> Callable[[Sequence[Any], Mapping[str, Any]], dict[str, Any]]:
+    """:func:`bind` for many calls of one signature, several times as quick where it has no
+    ``*args``, ``**kwargs`` and positional-only parameters."""
+    parameters = signature.parameters.values()
+    if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
+        return functools.partial(bind, signature)
+    names = frozenset(signature.parameters)
+    positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+
+    def quick(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        given = dict(zip(positional, args, strict=False))
+        arguments = {**defaults, **given, **kwargs}
+        wrong = len(args) > len(positional) or not given.keys().isdisjoint(kwargs)
+        if wrong or arguments.keys() != names:
+            return bind(signature, args, kwargs)  # which says what is wrong
+        return arguments
+
+    return quick
+
+
 def check_key(key: object, where: str) -> str:
     """The key, when it can name a piece of work; else :class:`KeyInvalid` that says why."""
     if not isinstance(key, str):
@@ -158,7 +189,7 @@ def check_key(key: object, where: str) -> str:
 
 def fingerprint(value: object) -> str:
     """32 hex digits over the canonical JSON of a value; equal for calls that mean the same."""
-    text = json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = _encode(_canonical(value))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -268,6 +299,8 @@ def _escaped(char: str) -> str:
 
 def _canonical(value: Any) -> Any:
     """The value as the worker sees it after JSON, so that both sides of the wire agree."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, Enum):
         value = value.value
     if value is None or isinstance(value, (bool, int, float, str)):

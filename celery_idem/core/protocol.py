@@ -64,9 +64,8 @@ def claim(record: Record | None, request: ClaimRequest, now_us: int) -> tuple[Re
 
     crashed = False
     if seen.state is State.RUNNING and seen.owner == request.owner:
-        return _renewed(seen, seen.lease_ms, seen.retention_ms, now_ms), Claimed(
-            _claim_of(seen), seen.steps, seen.crashes, seen.runs
-        )
+        again = _renewed(seen, request.lease_ms, request.retention_ms, now_ms)
+        return again, Claimed(_claim_of(again), again.steps, again.crashes, again.runs)
     if seen.state is State.RUNNING and not (same_task and request.attempt > seen.attempt):
         if seen.lease_until_ms > now_ms:
             return seen, Held(seen.lease_until_ms - now_ms, False, seen.task_id)

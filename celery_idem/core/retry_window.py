@@ -7,6 +7,7 @@ taken at their longest: full jitter picks a random delay up to the computed one 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from celery_idem.core.errors import ConfigError
@@ -51,15 +52,15 @@ class RetryWindow:
         if self.endless:
             return "max_retries=None never ends"
         kind = (
-            f"backoff {policy.backoff:g} × 2^n, at most {policy.backoff_max_s:g} s each"
+            f"backoff {_plain(policy.backoff)} × 2^n, at most {_plain(policy.backoff_max_s)} s each"
             if policy.backoff
-            else f"{policy.delay_s:g} s each"
+            else f"{_plain(policy.delay_s)} s each"
         )
-        parts = [f"{policy.max_retries} retries, {kind}: {self.delays_s:g} s"]
+        parts = [f"{policy.max_retries} retries, {kind}: {_plain(self.delays_s)} s"]
         if self.runs_s:
-            parts.append(f"{(policy.max_retries or 0) + 1} runs of {policy.run_s:g} s")
-        parts.append(f"redelivery {policy.redelivery_s:g} s")
-        return " + ".join(parts) + f" = {self.total_s:g} s"
+            parts.append(f"{(policy.max_retries or 0) + 1} runs of {_plain(policy.run_s)} s")
+        parts.append(f"redelivery {_plain(policy.redelivery_s)} s")
+        return " + ".join(parts) + f" = {_plain(self.total_s)} s"
 
 
 def retry_window(policy: RetryPolicy) -> RetryWindow:
@@ -90,18 +91,18 @@ def retention(window: RetryWindow, explicit_s: float | None) -> float:
         least_s = SAFETY_FACTOR * (pause_s + policy.run_s + policy.redelivery_s)
         if explicit_s < least_s:
             raise ConfigError(
-                f"retention {explicit_s:g} s is shorter than twice the longest pause between two "
-                f"retries of {policy.task_name} ({pause_s:g} s, redelivery "
-                f"{policy.redelivery_s:g} s; its retries never end); set retention_s >= "
-                f"{least_s:g}, or set max_retries"
+                f"retention {_plain(explicit_s)} s is shorter than twice the longest pause between "
+                f"two retries of {policy.task_name} ({_plain(pause_s)} s, redelivery "
+                f"{_plain(policy.redelivery_s)} s; its retries never end); set retention_s >= "
+                f"{math.ceil(least_s)}, or set max_retries"
             )
         return explicit_s
     least_s = SAFETY_FACTOR * window.total_s
     if explicit_s < least_s:
         raise ConfigError(
-            f"retention {explicit_s:g} s is shorter than twice the retry window of "
+            f"retention {_plain(explicit_s)} s is shorter than twice the retry window of "
             f"{window.policy.task_name} (2 × {spoken(window.total_s)}: {window.sum_text()}); set "
-            f"retention_s >= {least_s:.0f}, or lower max_retries"
+            f"retention_s >= {math.ceil(least_s)}, or lower max_retries"
         )
     return explicit_s
 
@@ -115,6 +116,11 @@ def spoken(seconds: float) -> str:
     parts = [(days, "d"), (hours, "h"), (minutes, "min"), (left, "s")]
     said = [f"{n} {unit}" for n, unit in parts if n]
     return " ".join(said[:2]) or "0 s"
+
+
+def _plain(number: float) -> str:
+    """Without an exponent and without noise behind the point: 1234567, 0.25."""
+    return f"{number:.3f}".rstrip("0").rstrip(".")
 
 
 def _backoff_sum(factor: float, longest_s: float, retries: int) -> float:

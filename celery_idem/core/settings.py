@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -67,7 +68,7 @@ class Settings:
 
 
 def _nearest(name: object, known: set[str]) -> str:
-    near = difflib.get_close_matches(str(name), sorted(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name).lower(), sorted(known), n=1, cutoff=0.5)
     if near:
         return f"did you mean {near[0]!r}?"
     return f"known are {', '.join(sorted(known))}"
@@ -104,8 +105,8 @@ def number(name: str, value: object, *, least: float, optional: bool = False) ->
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(f"idem: {name} must be a number, not {value!r}")
-    if not value >= least:
-        raise ConfigError(f"idem: {name} must be at least {least}, not {value!r}")
+    if not least <= value < math.inf:
+        raise ConfigError(f"idem: {name} must be at least {least} and finite, not {value!r}")
 
 
 def whole(name: str, value: object, *, least: int) -> None:

@@ -49,10 +49,8 @@ end
 
 local crashed = 0
 if state == 'r' and r[2] == owner then
-  local own = redis.call('HMGET', key, 'lm', 'rt')
-  local own_lease, own_retention = tonumber(own[1]), tonumber(own[2])
-  redis.call('HSET', key, 'lu', string.format('%.0f', now + own_lease))
-  redis.call('PEXPIRE', key, math.max(own_retention, own_lease))
+  redis.call('HSET', key, 'lu', string.format('%.0f', now + lease), 'lm', lease, 'rt', retention)
+  redis.call('PEXPIRE', key, math.max(retention, lease))
   return granted(fence, 0)
 end
 if state == 'r' and not (same and attempt > seen_attempt) then

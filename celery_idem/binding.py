@@ -62,7 +62,10 @@ class Binding:
             settings=self.settings,
             broker_url=conf.broker_read_url or conf.broker_url,
             backend_url=conf.result_backend if isinstance(conf.result_backend, str) else None,
-            transport_options=conf.broker_transport_options or {},
+            transport_options={
+                **(conf.result_backend_transport_options or {}),
+                **(conf.broker_transport_options or {}),
+            },
             eager=bool(conf.task_always_eager),
             django=_django_has_us(),
         )

@@ -19,7 +19,9 @@ from celery import bootsteps
 from celery import signals as celery_signals
 
 from celery_idem.binding import binding_of
+from celery_idem.core.errors import ConfigError
 from celery_idem.lanes.install import install_lanes
+from celery_idem.stores.memory import MemoryStore
 
 logger = logging.getLogger("celery_idem.worker")
 
@@ -55,6 +57,11 @@ class IdempotentWorker(bootsteps.StartStopStep):
         super().__init__(worker, **options)
         check_tasks(worker.app)
 
+    def include_if(self, worker: Any) -> bool:
+        if worker.pool_cls.__module__.endswith("prefork"):
+            _refuse_a_store_of_one_process(worker.app)
+        return True
+
     def start(self, worker: Any) -> None:
         _warn_of_the_store(worker.app)
         _look_for_dead_children(worker)
@@ -71,6 +78,14 @@ def _look_for_dead_children(worker: Any) -> None:
     maintain = getattr(worker.pool, "maintain_pool", None)
     if hub is not None and maintain is not None:
         hub.call_repeatedly(DEAD_CHILD_CHECK_S, maintain)
+
+
+def _refuse_a_store_of_one_process(app: Any) -> None:
+    if isinstance(binding_of(app).store, MemoryStore):
+        raise ConfigError(
+            "idem: the memory store is one process's, and the prefork pool has many: each child "
+            'would have records of its own. Use a Redis URL (idem["store"]), or --pool=threads'
+        )
 
 
 def check_tasks(app: Any) -> None:

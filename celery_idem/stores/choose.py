@@ -60,9 +60,12 @@ def open_store(around: Surroundings, patience_s: float | None = None) -> Store:
 
 
 def redis_url(around: Surroundings) -> str | None:
-    """The Redis server that the app already uses: the broker's, else the backend's."""
+    """The Redis server that the app already uses: the broker's, else the backend's.
+
+    ``redis-streams://…`` (the transport of this package) is the server at ``redis://…``.
+    """
     for url in (around.broker_url, around.backend_url):
-        plain = (url or "").replace("redis-streams", "redis").replace("rediss-streams", "rediss")
+        plain = (url or "").replace("-streams", "")
         if is_redis_url(plain):
             return plain
     return None

@@ -56,7 +56,7 @@ if idem is not None:
     install_lanes(app)
 
 
-@app.task(name="lanes.note")
+@app.task(shared=False, name="lanes.note")
 def note(lane: str, number: int, busy_s: float = 0.0, sent_s: float = 0.0) -> None:
     """Note that it runs, when, and how long ago it was sent; then be busy."""
     now_s = time.time()
@@ -66,19 +66,19 @@ def note(lane: str, number: int, busy_s: float = 0.0, sent_s: float = 0.0) -> No
         time.sleep(busy_s)
 
 
-@app.task(name="lanes.limited", rate_limit="6/m")
+@app.task(shared=False, name="lanes.limited", rate_limit="6/m")
 def limited(lane: str, number: int) -> None:
     """The same at most six times a minute."""
     Effects.from_env().bump(lane, number=number)
 
 
-@app.task(name="lanes.low_by_itself", lane="low")
+@app.task(shared=False, name="lanes.low_by_itself", lane="low")
 def low_by_itself(key: str) -> None:
     """A plain task whose lane is an attribute."""
     Effects.from_env().bump(key)
 
 
-@app.task(name="lanes.flaky", bind=True, max_retries=3)
+@app.task(shared=False, name="lanes.flaky", bind=True, max_retries=3)
 def flaky(self: Any, key: str) -> None:
     """Fails once, and notes the queue that each attempt came from."""
     Effects.from_env().bump(

@@ -60,8 +60,13 @@ def make_app() -> Celery:
     app.conf.idem = {"lanes": {"critical": 10, "low": 1}}
     app.conf.task_routes = {"first.*": {"queue": "elsewhere"}}
     install_lanes(app)
-    app.task(name="a.plain", lane="low")(lambda: None)
-    app.task(name="first.one", lane="low")(lambda: None)
+
+    @app.task(name="a.plain", lane="low", shared=False)
+    def plain() -> None: ...
+
+    @app.task(name="first.one", lane="low", shared=False)
+    def first() -> None: ...
+
     app.finalize()
     return app
 

@@ -1,0 +1,338 @@
+"""``celery idem lanes`` and ``celery idem simulate``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from celery_idem.core.errors import ConfigError, IdemError
+from celery_idem.core.order import Lane, parse_lanes
+from celery_idem.lanes import simulate as simulation
+from celery_idem.lanes.simulate import Fleet, Load, Result
+from celery_idem.lanes.status import LaneStatus, Status, look
+
+
+def _app(ctx: click.Context) -> Any:
+    return getattr(ctx.obj, "app", None)
+
+
+def _settings(app: Any) -> Any:
+    from celery_idem.binding import binding_of
+
+    return binding_of(app).settings
+
+
+@click.command(name="lanes")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--watch", "every_s", type=float, is_flag=False, flag_value=2.0, default=None,
+              help="Look again every so many seconds (2).")  # fmt: skip
+@click.option("--timeout", "timeout_s", default=1.0, show_default=True,
+              help="Seconds to wait for the workers' answers.")  # fmt: skip
+@click.pass_context
+def lanes(ctx: click.Context, as_json: bool, every_s: float | None, timeout_s: float) -> None:
+    """Depth, age, share and workers of every lane.
+
+    Shares are of what was served in the last minute, by count or, with charge="seconds", by time.
+    """
+    app = _app(ctx)
+    try:
+        settings = _settings(app)
+        if not settings.lanes:
+            raise click.ClickException(
+                "no lanes: set idem['lanes'], for example {'critical': 10, 'normal': 5, 'low': 1}"
+            )
+
+        def again() -> Status:
+            return look(app, settings, timeout_s=timeout_s)
+
+        if every_s is not None:
+            _watch(again, every_s, as_json)
+            return
+        status = again()
+    except IdemError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(status.to_json() if as_json else _table(*_lane_rows(status)))
+    if not as_json:
+        click.echo(_footer(status))
+
+
+def _watch(again: Callable[[], Status], every_s: float, as_json: bool) -> None:
+    if as_json:  # one document a line, for a program
+        while True:
+            click.echo(json.dumps(json.loads(again().to_json())))
+            time.sleep(every_s)
+    try:
+        from rich.live import Live
+        from rich.table import Table
+    except ImportError:
+        raise click.ClickException("--watch needs rich: pip install 'celery-idem[cli]'") from None
+
+    def draw(status: Status) -> Table:
+        head, rows = _lane_rows(status)
+        table = Table(caption=_footer(status))
+        for column in head:
+            table.add_column(column, justify="left" if column in ("lane", "") else "right")
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+    with Live(draw(again()), refresh_per_second=4) as live:
+        while True:
+            time.sleep(every_s)
+            live.update(draw(again()))
+
+
+def _lane_rows(status: Status) -> tuple[list[str], list[list[str]]]:
+    head = [
+        "lane",
+        "depth",
+        "oldest",
+        "share",
+        "ideal",
+        "last min",
+        "running",
+        "slots",
+        "workers",
+        "",
+    ]
+    return head, [_lane_row(lane) for lane in status.lanes]
+
+
+def _lane_row(lane: LaneStatus) -> list[str]:
+    return [
+        lane.name,
+        "–" if lane.depth is None else str(lane.depth),
+        "–" if lane.oldest_s is None else _seconds(lane.oldest_s),
+        "–" if lane.share is None else f"{lane.share:.1%}",
+        f"{lane.ideal:.1%}",
+        str(lane.served_last_minute),
+        str(lane.running),
+        str(lane.slots),
+        str(lane.workers),
+        lane.note,
+    ]
+
+
+def _footer(status: Status) -> str:
+    unit = "seconds of run time" if status.charge == "seconds" else "messages"
+    return f"order {status.order}, by {unit}; {len(status.workers)} workers answered"
+
+
+def _seconds(value: float) -> str:
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 120:
+        return f"{value:.1f} s"
+    return f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = []
+    for row in [head, *rows]:
+        cells = [
+            cell.ljust(width) if i in (0, len(head) - 1) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+# -- simulate
+
+
+@click.command(name="simulate")
+@click.option("--lane", "given", multiple=True, metavar="NAME:rate=…,run=…",
+              help="A lane: rate (jobs/s), run (seconds a job), weight, reserve, deadline, "
+                   "spread (exponential or fixed). Several times. Without any, the app's lanes "
+                   "with the rates and run times of its last minute.")  # fmt: skip
+@click.option("--workers", default=None, help="Workers, also several: 1,10,10000. The rates are "
+              "those of the first, and grow with the workers.")  # fmt: skip
+@click.option("--processes", type=int, default=None, help="Processes of each worker.")
+@click.option("--orders", default="all", show_default=True,
+              help=f"Of {', '.join(simulation.ORDERS)}.")  # fmt: skip
+@click.option(
+    "--propose/--no-propose", default=True, help="Search weights that keep the deadlines."
+)
+@click.option("--jobs", default=simulation.MAX_JOBS, show_default=True, help="Jobs to simulate.")
+@click.option("--picture", type=click.Path(dir_okay=False), help="Write a picture (matplotlib).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def simulate(
+    ctx: click.Context,
+    given: tuple[str, ...],
+    workers: str | None,
+    processes: int | None,
+    orders: str,
+    propose: bool,
+    jobs: int,
+    picture: str | None,
+    as_json: bool,
+) -> None:
+    """Waits of every lane under every order, and weights that keep the promises.
+
+    Runs the product's own scheduler on a virtual clock: seconds, no broker.
+    """
+    try:
+        loads, measured = _loads(ctx, given)
+        fleets = _fleets(workers, processes, measured)
+        names = _orders(orders, loads)
+    except (IdemError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    results = []
+    for fleet in fleets:
+        grown = simulation.scaled(loads, fleet.workers / fleets[0].workers)
+        results += [simulation.simulate(grown, fleet, order, jobs=jobs) for order in names]
+    asked = propose and any(load.lane.deadline_s for load in loads)
+    proposal = simulation.propose(loads, fleets[0]) if asked else None
+    if picture:
+        draw_waits(results, picture)
+    if as_json:
+        plain = {
+            "results": [asdict(result) for result in results],
+            "proposal": asdict(proposal) if proposal else None,
+        }
+        click.echo(json.dumps(plain, indent=2))
+        return
+    click.echo(_table(*_wait_rows(results)))
+    needed = sum(load.busy for load in loads)
+    click.echo(f"The work keeps {needed:.1f} processes busy; there are {fleets[0].slots}.")
+    if proposal:
+        click.echo(f"Proposed weights: {proposal.weights}: {proposal.reason}.")
+
+
+def _loads(ctx: click.Context, given: Sequence[str]) -> tuple[list[Load], Fleet | None]:
+    if given:
+        return [_parse_load(text) for text in given], None
+    app = _app(ctx)
+    if app is None:
+        raise ConfigError("give at least one --lane NAME:rate=…,run=…")
+    settings = _settings(app)
+    return _measured(look(app, settings), parse_lanes(settings.lanes))
+
+
+def _measured(status: Status, lanes: Sequence[Lane]) -> tuple[list[Load], Fleet]:
+    by_name = {lane.name: lane for lane in status.lanes}
+    loads = []
+    for lane in lanes:
+        seen = by_name[lane.name]
+        if seen.served_last_minute and seen.run_time_s:
+            loads.append(Load(lane, seen.served_last_minute / 60, seen.run_time_s))
+    if not loads:
+        raise ConfigError(
+            "the workers served nothing in the last minute (or none answered): "
+            "give --lane NAME:rate=…,run=…"
+        )
+    count = max(len(status.workers), 1)
+    slots = max((lane.slots for lane in status.lanes), default=1)
+    return loads, Fleet(count, max(slots // count, 1))
+
+
+def _parse_load(text: str) -> Load:
+    """
+    >>> _parse_load("low:rate=2,run=1.5,weight=3").lane.weight
+    3.0
+    """
+    name, _, rest = text.partition(":")
+    pairs = [part.partition("=") for part in rest.split(",") if part]
+    values = {key.strip(): value.strip() for key, _, value in pairs}
+    known = {"rate", "run", "weight", "reserve", "deadline", "spread"}
+    if not {"rate", "run"} <= values.keys() or values.keys() - known:
+        raise ConfigError(
+            f"--lane {text!r}: needs rate and run, and knows {', '.join(sorted(known))}"
+        )
+    lane: dict[str, Any] = {"weight": float(values.get("weight", 1))}
+    if "reserve" in values:
+        lane["reserve"] = int(values["reserve"])
+    if "deadline" in values:
+        lane["deadline"] = float(values["deadline"])
+    rate, run = float(values["rate"]), float(values["run"])
+    if rate <= 0 or run <= 0:
+        raise ConfigError(f"--lane {text!r}: rate and run must be above 0")
+    spread = values.get("spread", "exponential")
+    if spread not in ("exponential", "fixed"):
+        raise ConfigError(f"--lane {text!r}: spread is exponential or fixed")
+    return Load(parse_lanes({name: lane})[0], rate, run, spread)
+
+
+def _fleets(workers: str | None, processes: int | None, measured: Fleet | None) -> list[Fleet]:
+    base = measured or Fleet(1, 4)
+    counts = [int(part) for part in workers.split(",")] if workers else [base.workers]
+    each = processes or base.processes
+    if min(counts) < 1 or each < 1:
+        raise ConfigError("--workers and --processes must be at least 1")
+    return [Fleet(count, each) for count in counts]
+
+
+def _orders(text: str, loads: Sequence[Load]) -> list[str]:
+    if text != "all":
+        names = text.split(",")
+        unknown = [name for name in names if name not in simulation.ORDERS]
+        if unknown:
+            raise ConfigError(f"unknown order {unknown[0]!r}: {', '.join(simulation.ORDERS)}")
+        return names
+    can_deadline = all(load.lane.deadline_s for load in loads)
+    return [name for name in simulation.ORDERS if name != "deadline" or can_deadline]
+
+
+def _wait_rows(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
+    head = ["order", "workers", "lane", "p50", "p99", "longest", "promise", "used", ""]
+    rows = []
+    for result in results:
+        for wait in result.waits:
+            promise = "–" if wait.deadline_s is None else _seconds(wait.deadline_s)
+            rows.append(
+                [
+                    result.order,
+                    f"{result.fleet.workers} × {result.fleet.processes}",
+                    wait.lane,
+                    _seconds(wait.p50_s),
+                    _seconds(wait.p99_s),
+                    _seconds(wait.longest_s),
+                    promise,
+                    f"{result.used:.0%}",
+                    "missed" if wait.kept is False else "",
+                ]
+            )
+    return head, rows
+
+
+def draw_waits(results: Sequence[Result], path: str) -> None:
+    """A picture of the waits: one panel per fleet, a bar per order and lane, p99 on a log axis."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        raise click.ClickException(
+            "--picture needs matplotlib: pip install 'celery-idem[bench]'"
+        ) from None
+    fleets = list(dict.fromkeys(result.fleet for result in results))
+    figure, axes = pyplot.subplots(
+        1, len(fleets), figsize=(1.5 + 4.5 * len(fleets), 3.8), squeeze=False, sharey=True
+    )
+    for axis, fleet in zip(axes[0], fleets, strict=True):
+        of_fleet = [result for result in results if result.fleet == fleet]
+        lanes_drawn = [wait.lane for wait in of_fleet[0].waits]
+        width = 0.8 / len(lanes_drawn)
+        for place, lane in enumerate(lanes_drawn):
+            heights = [max(result.waits[place].p99_s, 1e-3) for result in of_fleet]
+            left = [number + place * width for number in range(len(of_fleet))]
+            axis.bar(left, heights, width, label=lane)
+        axis.set_xticks(
+            [number + 0.4 - width / 2 for number in range(len(of_fleet))],
+            [result.order for result in of_fleet],
+        )
+        axis.set_yscale("log")
+        axis.set_title(f"{fleet.workers} × {fleet.processes} processes")
+    axes[0][0].set_ylabel("wait, p99 (s)")
+    axes[0][0].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)

@@ -1,0 +1,146 @@
+"""How the lanes are doing, for ``celery idem lanes``: queues asked once, workers asked once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from celery_idem.core.order import Lane
+from celery_idem.core.settings import Settings
+from celery_idem.lanes.routing import lanes_of, sent_s
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """One lane, over all workers that answered."""
+
+    name: str
+    queue: str
+    weight: float
+    reserve: int
+    depth: int | None  #: messages in its queue; None: there is no such queue
+    oldest_s: float | None  #: age of the oldest of them; None: empty, or the broker can't say
+    share: float | None  #: of what was served in the last minute; None: nothing was
+    ideal: float  #: its weight among all lanes
+    served_last_minute: int
+    workers: int
+    slots: int  #: processes of these workers
+    running: int
+    paused_on: tuple[str, ...]
+    run_time_s: float | None  #: of a job of the last minute, on average
+
+    @property
+    def note(self) -> str:
+        """What a person should know, or nothing."""
+        if not self.workers:
+            return "no worker consumes it"
+        if self.paused_on:
+            return f"paused on {len(self.paused_on)} of {self.workers}"
+        if self.depth is None:
+            return "its queue does not exist yet"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All lanes, and the workers that serve them."""
+
+    lanes: tuple[LaneStatus, ...]
+    order: str
+    charge: str
+    workers: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """The same as JSON, with each lane's note."""
+        data: dict[str, Any] = asdict(self)
+        for lane, plain in zip(self.lanes, data["lanes"], strict=True):
+            plain["note"] = lane.note
+        return json.dumps(data, indent=2)
+
+
+def look(app: Any, settings: Settings, *, timeout_s: float = 1.0) -> Status:
+    """Ask the broker for depths and ages, and the workers for what they do.
+
+    Costs one broadcast, one question per queue, and on Redis one look at the end of each list;
+    nothing is taken or changed. Workers that do not answer in ``timeout_s`` are not counted.
+    """
+    reports: dict[str, Any] = app.control.inspect(timeout=timeout_s)._request("lanes") or {}
+    reports = {name: report for name, report in reports.items() if report and "lanes" in report}
+    lanes = lanes_of(settings)
+    with app.connection_for_read() as connection:
+        queues = {lane.name: _queue(connection, lane.queue) for lane in lanes}
+    by_seconds = settings.charge == "seconds"
+    served = _totals(reports, "seconds_last_minute" if by_seconds else "started_last_minute")
+    return Status(
+        lanes=tuple(_lane(lane, lanes, queues[lane.name], reports, served) for lane in lanes),
+        order=settings.lane_order,
+        charge=settings.charge,
+        workers=tuple(sorted(reports)),
+    )
+
+
+def _lane(
+    lane: Lane,
+    lanes: Sequence[Lane],
+    queue: tuple[int | None, float | None],
+    reports: Mapping[str, Any],
+    served: Mapping[str, float],
+) -> LaneStatus:
+    mine = [(name, it) for name, it in reports.items() if lane.name in it["lanes"]]
+    of_mine = [it["lanes"][lane.name] for _, it in mine]
+    whole = sum(served.get(other.name, 0.0) for other in lanes)
+    started = sum(it["started_last_minute"] for it in of_mine)
+    seconds = sum(it["seconds_last_minute"] for it in of_mine)
+    return LaneStatus(
+        name=lane.name,
+        queue=lane.queue,
+        weight=lane.weight,
+        reserve=lane.reserve,
+        depth=queue[0],
+        oldest_s=queue[1],
+        share=served.get(lane.name, 0.0) / whole if whole else None,
+        ideal=lane.weight / sum(other.weight for other in lanes),
+        served_last_minute=started,
+        workers=len(mine),
+        slots=sum(it["slots"] for _, it in mine),
+        running=sum(it["running"] for it in of_mine),
+        paused_on=tuple(sorted(name for name, it in mine if it["lanes"][lane.name]["paused"])),
+        run_time_s=seconds / started if started and seconds else None,
+    )
+
+
+def _totals(reports: Mapping[str, Any], field: str) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for report in reports.values():
+        for name, lane in report["lanes"].items():
+            totals[name] = totals.get(name, 0.0) + lane[field]
+    return totals
+
+
+def _queue(connection: Any, queue: str) -> tuple[int | None, float | None]:
+    """Depth and the oldest message's age. Asking AMQP for a missing queue costs the channel."""
+    with contextlib.suppress(*connection.channel_errors):
+        channel = connection.channel()
+        try:
+            depth = int(channel.queue_declare(queue, passive=True).message_count)
+            if not depth or connection.transport.driver_type != "redis":
+                return depth, None
+            sent = [at for at in _sending_times(channel, queue) if at is not None]
+            return depth, max(0.0, time.time() - min(sent)) if sent else None
+        finally:
+            channel.close()
+    return None, None
+
+
+def _sending_times(channel: Any, queue: str) -> Iterator[float | None]:
+    """Of the oldest message of each priority, where its producer stamped it."""
+    for step in channel.priority_steps:
+        key = f"{channel.global_keyprefix}{channel._q_for_pri(queue, step)}"
+        raw = channel.client.execute_command("LINDEX", key, -1)
+        if raw:
+            with contextlib.suppress(ValueError, TypeError, AttributeError):
+                yield sent_s(json.loads(raw).get("headers"))

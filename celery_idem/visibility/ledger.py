@@ -59,12 +59,16 @@ class Times:
 
     lease_s: float = 30.0  #: a holder that was not renewed for so long is dead
     horizon_s: float = 86_400.0  #: how far ahead of now a held delivery stands in kombu's index
-    aside_s: float = 60.0  #: pause before a delivery without a queue is tried again
 
     @property
     def tick_s(self) -> float:
         """Between two looks: leases are renewed and dead holders looked for."""
         return min(2.0, self.lease_s / 3)
+
+    @property
+    def aside_s(self) -> float:
+        """Before a delivery without a queue is tried again."""
+        return 2 * self.lease_s
 
     @property
     def quiet_s(self) -> float:

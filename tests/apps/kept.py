@@ -12,10 +12,13 @@ import os
 import time
 
 from celery import Celery
+from celery.exceptions import Reject
 from kombu import Exchange, Queue
 
 from celery_idem.visibility import holder_lost, install_visibility
 from tests.support.effects import Effects
+
+TOPICAL = Queue("topical", Exchange("topics", type="topic"), routing_key="news.#")
 
 app = Celery("kept", broker=os.environ["TEST_BROKER"], set_as_current=False)
 app.conf.update(
@@ -33,7 +36,7 @@ app.conf.update(
     },
     task_queues=[
         Queue("celery", Exchange("celery", type="direct"), routing_key="celery"),
-        Queue("topical", Exchange("topics", type="topic"), routing_key="news.#"),
+        TOPICAL,
     ],
     idem={
         "lease_s": float(os.environ.get("TEST_LEASE_S", "3")),
@@ -69,3 +72,13 @@ def work(self, key: str, seconds: float) -> None:
 @app.task(name="kept.early", acks_late=False)
 def early(key: str) -> None:
     Effects.from_env().bump(key, mark=MARK)
+
+
+@app.task(name="kept.refuse")
+def refuse(key: str, times: int) -> None:
+    """Send the message back until it came ``times`` times."""
+    effects = Effects.from_env()
+    effects.bump(key, mark=MARK)
+    if effects.count(key) < times:
+        raise Reject("not now", requeue=True)
+    effects.bump(f"{key}:taken", mark=MARK)

@@ -168,9 +168,10 @@ def _key_of(
     if isinstance(given, str):
         template = keys.parse_template(given)
         keys.check_names(template, signature, name)
+        bind = keys.binder(signature)
 
         def from_template(task_id: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-            return keys.check_key(template.fill(keys.bind(signature, args, kwargs)), name)
+            return keys.check_key(template.fill(bind(args, kwargs)), name)
 
         return from_template
 
@@ -192,8 +193,9 @@ def _fingerprint_of(
     given = given_function(task, "fingerprint")
     if given is False or given is None:
         return lambda args, kwargs: ""
+    bind = keys.binder(signature)
     if given is True:
-        return lambda args, kwargs: keys.fingerprint(keys.bind(signature, args, kwargs))
+        return lambda args, kwargs: keys.fingerprint(bind(args, kwargs))
     if callable(given):
         return lambda args, kwargs: keys.fingerprint(given(*args, **kwargs))
     names = (given,) if isinstance(given, str) else tuple(given)
@@ -205,7 +207,7 @@ def _fingerprint_of(
             )
 
     def of_names(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        arguments = keys.bind(signature, args, kwargs)
+        arguments = bind(args, kwargs)
         return keys.fingerprint({name: arguments.get(name) for name in names})
 
     return of_names

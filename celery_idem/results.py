@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from typing import Any
 
@@ -57,12 +58,20 @@ def encode_for_task(task: Any, value: Any, max_bytes: int, reference: str) -> by
     """
     backend = task.backend
     serializer = getattr(backend, "serializer", None) or "json"
+    if value is None:
+        return _packed_none(serializer)
     with contextlib.suppress(AttributeError):
         value = backend.prepare_value(value)
     stored = encode(value, serializer)
     if stored.kind is ResultKind.INLINE and len(stored.payload) > max_bytes:
         stored = _by_reference(backend, value, reference)
     return stored.pack()
+
+
+@functools.lru_cache
+def _packed_none(serializer: str) -> bytes:
+    # what most tasks return
+    return encode(None, serializer).pack()
 
 
 def decode_for_task(task: Any, packed: bytes) -> Any:

@@ -57,6 +57,8 @@ class Script:
         self.name = name
         self.source = files(package).joinpath(f"{name}.lua").read_bytes()
         self.sha = hashlib.sha1(self.source).hexdigest().encode()
+        #: the constant parts of a call on one key
+        self.head = _bulk(b"EVALSHA", self.sha, b"1")
 
 
 class ScriptRunner:
@@ -88,7 +90,9 @@ class ScriptRunner:
         self, script: Script, calls: Sequence[tuple[bytes, Sequence[bytes]]]
     ) -> list[Any]:
         """One EVALSHA a key, all in one round trip."""
-        packed = b"".join(_pack(b"EVALSHA", script.sha, b"1", key, *args) for key, args in calls)
+        packed = b"".join(
+            b"*%d\r\n%b%b" % (4 + len(args), script.head, _bulk(key, *args)) for key, args in calls
+        )
         return self.patiently(lambda: self._exchange(script, packed, len(calls)))
 
     def patiently(self, attempt: Callable[[], T]) -> T:
@@ -173,7 +177,8 @@ def _read(connection: Any) -> Any:
 
 
 def _pack(*parts: bytes) -> bytes:
-    out = [b"*%d\r\n" % len(parts)]
-    for part in parts:
-        out.append(b"$%d\r\n%b\r\n" % (len(part), part))
-    return b"".join(out)
+    return b"*%d\r\n%b" % (len(parts), _bulk(*parts))
+
+
+def _bulk(*parts: bytes) -> bytes:
+    return b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])

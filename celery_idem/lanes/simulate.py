@@ -25,8 +25,9 @@ MAX_JOBS: int = 40_000
 JOBS_PER_PROCESS: int = 5
 #: Share of the jobs that only fill the queues before waits are counted.
 WARM_UP = 0.2
-#: The orders that are compared; ``seconds`` is ``weighted`` charged in seconds.
-ORDERS: tuple[str, ...] = ("weighted", "seconds", "strict", "deadline")
+#: What is compared: ``seconds`` is ``weighted`` charged in seconds, and ``reserve`` is
+#: ``weighted`` with one process of every worker reserved for the first lane.
+ORDERS: tuple[str, ...] = ("weighted", "seconds", "reserve", "strict", "deadline")
 #: Rounds of the search for weights.
 MOST_PROPOSALS = 12
 
@@ -100,7 +101,9 @@ class _Worker:
 
     def __init__(self, loads: Sequence[Load], order: str, processes: int, seed: int) -> None:
         lanes = [load.lane for load in loads]
-        kind = "weighted" if order == "seconds" else order
+        if order == "reserve":
+            lanes[0] = replace(lanes[0], reserve=max(lanes[0].reserve, 1))
+        kind = "weighted" if order in ("seconds", "reserve") else order
         charge = "seconds" if order == "seconds" else "messages"
         chosen = make_order(kind, lanes, charge=charge, rng=random.Random(seed))
         self.line: Line[float] = Line(lanes, chosen, slots=processes, fetched=True)

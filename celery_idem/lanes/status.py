@@ -133,7 +133,8 @@ def _queue(connection: Any, queue: str) -> tuple[int | None, float | None]:
             return depth, max(0.0, time.time() - min(sent)) if sent else None
         finally:
             channel.close()
-    return None, None
+    # on Redis an empty queue is no key, so a missing one is an empty one
+    return (0 if connection.transport.driver_type == "redis" else None), None
 
 
 def _sending_times(channel: Any, queue: str) -> Iterator[float | None]:

@@ -1,0 +1,65 @@
+"""``celery idem lanes`` against real brokers and workers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.lanes.conftest import APP, LaneRun
+from tests.support.workers import ROOT
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "celery", "-A", APP, "idem", "lanes", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.slow
+def test_depth_age_share_and_workers_are_shown(lanes: LaneRun) -> None:
+    lanes.configure({"critical": {"weight": 10, "reserve": 1}, "normal": 5, "low": 1})
+    lanes.worker("critical", "normal", concurrency=2)
+    lanes.send("critical", 30)
+    lanes.effects.wait_count("critical", 30)
+    lanes.send("low", 7)
+
+    outcome = run("--json", "--timeout", "5")
+    table = run("--timeout", "5")
+
+    data = {lane["name"]: lane for lane in json.loads(outcome.stdout)["lanes"]}
+    assert data["critical"]["depth"] == 0
+    assert data["critical"]["share"] == 1.0
+    assert data["critical"]["served_last_minute"] == 30
+    assert (data["critical"]["workers"], data["critical"]["slots"]) == (1, 2)
+    assert data["critical"]["reserve"] == 1
+    assert data["low"]["depth"] == 7
+    assert data["low"]["workers"] == 0
+    assert data["low"]["note"] == "no worker consumes it"
+    assert (data["low"]["oldest_s"] is not None) == (lanes.broker == "redis")
+    assert "no worker consumes it" in table.stdout
+    assert "order weighted, by messages; 1 workers answered" in table.stdout
+
+
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
+@pytest.mark.rabbitmq
+def test_a_queue_that_does_not_exist_is_no_error(lanes: LaneRun) -> None:
+    lanes.configure()
+
+    outcome = run("--json", "--timeout", "0.2")
+
+    assert outcome.returncode == 0, outcome.stderr
+    depths = [lane["depth"] for lane in json.loads(outcome.stdout)["lanes"]]
+    # an empty list is no key in Redis, so a missing queue is an empty one
+    assert depths == ([0] * 3 if lanes.broker == "redis" else [None] * 3)
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+def test_an_app_without_lanes_is_told_how_to_set_them(lanes: LaneRun) -> None:
+    lanes.configure({})
+
+    outcome = run()
+
+    assert outcome.returncode == 1
+    assert "no lanes: set idem['lanes']" in outcome.stderr

@@ -23,6 +23,11 @@ REQUEUES_HEADER = "idem_requeues"
 REPLAYS_HEADER = "idem_replays"
 #: Attempts of one replay: a replay's retries start at 0 again and still count as newer.
 ATTEMPTS_PER_REPLAY = 1_000_000
+#: Attempts of one ``Task.replace()``: what replaces a task has its id, and starts at 0 again, too.
+ATTEMPTS_PER_REPLACEMENT = 1_000_000_000
+
+#: Celery's own count of replacements: a header of the message, a field of the request.
+_REPLACEMENTS = "replaced_task_nesting"
 
 #: Where the worker's parent leaves the delivery for its child: a part of the request that Celery
 #: neither sends on with a retry nor reads.
@@ -57,7 +62,7 @@ class Delivery:
             key=handed.get("key") or record_key(task, terms, request.id, headers, args, kwargs),
             owner=handed.get("owner") or new_owner(),
             task_id=request.id,
-            attempt=attempt_of(headers, request.retries),
+            attempt=attempt_of(headers, request.retries, request.replaced_task_nesting),
             fingerprint=_text(headers, FINGERPRINT_HEADER) or terms.fingerprint_of(args, kwargs),
             waits=_count(headers, WAITS_HEADER),
             requeues=_count(headers, REQUEUES_HEADER),
@@ -72,7 +77,7 @@ class Delivery:
             key="",
             owner="",
             task_id=request.id,
-            attempt=attempt_of(headers, request.retries),
+            attempt=attempt_of(headers, request.retries, request.replaced_task_nesting),
             waits=_count(headers, WAITS_HEADER),
             requeues=_count(headers, REQUEUES_HEADER),
         )
@@ -135,9 +140,17 @@ def record_key(
     return key
 
 
-def attempt_of(headers: Mapping[str, Any], retries: int | None) -> int:
-    """Grows with every retry, and by more with every replay."""
-    return _count(headers, REPLAYS_HEADER) * ATTEMPTS_PER_REPLAY + (retries or 0)
+def attempt_of(
+    headers: Mapping[str, Any], retries: int | None, replacements: int | None = None
+) -> int:
+    """Grows with every retry, by more with every replay, by most with every replacement.
+
+    ``replacements`` is told where ``headers`` holds the custom ones only.
+    """
+    if replacements is None:
+        replacements = _count(headers, _REPLACEMENTS)
+    replays = _count(headers, REPLAYS_HEADER)
+    return replacements * ATTEMPTS_PER_REPLACEMENT + replays * ATTEMPTS_PER_REPLAY + (retries or 0)
 
 
 def _text(headers: Mapping[str, Any], name: str) -> str:

@@ -24,6 +24,13 @@ def fix_ids(request: Any) -> None:
         _fix(signature, f"{request.id}:{index}")
 
 
+def fix_error_ids(request: Any, attempt: int) -> None:
+    """The same for its errbacks, which Celery sends once the failure is stored: a redelivery
+    fails again, under the same attempt. A replay or a retry is a new attempt, and heard of anew."""
+    for index, signature in enumerate(request.errbacks or ()):
+        _fix(signature, f"{request.id}:{attempt}:error:{index}")
+
+
 def _fix(signature: Any, seed: str) -> None:
     kind = signature.get("subtask_type")
     inner = _inner(signature, kind)

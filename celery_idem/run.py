@@ -84,6 +84,7 @@ class Run:
             raise
         except Exception as error:
             self._set_aside(error, final=True)
+            followups.fix_error_ids(self.request, self.delivery.attempt)
             raise
 
     def _once(self) -> Any:

@@ -242,7 +242,7 @@ class Consuming:
             self._received(asked.queues[lane - 1], row)
         ran_dry = (len(reply) - 1) // ROW < len(asked.picks)
         self._found_empty = frozenset(asked.queues) if ran_dry else frozenset()
-        return len(reply) > 1
+        return bool(self._inbox)
 
     def _received(self, queue: str, row: Sequence[Any]) -> None:
         step, id_, deliveries, _requeues, _since, waited, raw = row

@@ -92,7 +92,8 @@ def test_a_restart_moves_no_delayed_task_and_loses_none(
         app.effect.apply_async((f"k{number}",), countdown=4 + number % 8)
 
     for _ in range(4):
-        effects.wait_for(lambda it, seen=len(effects.keys()): len(it.keys()) > seen, 60)
+        seen = len(effects.keys())
+        effects.wait_for(lambda it, seen=seen: len(it.keys()) > seen, 60)
         worker.term()
         worker.kill_tree()
         worker.start()

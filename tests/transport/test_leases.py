@@ -1,0 +1,161 @@
+"""Leases by worker: who is dead is judged by the server's clock and the worker's own length."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tests.transport.conftest import APP
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads", "gevent"])
+def test_a_killed_workers_messages_are_taken_over_within_its_lease_and_a_second(
+    pool, load_streams_app, effects, start_worker
+):
+    """C05, S-V2: by an idle worker, in every pool."""
+    app = load_streams_app(options={"lease_s": 5})
+    doomed = start_worker(f"{APP}:app", pool=pool)
+    app.slow.delay("long", 60)
+    effects.wait_count("long:start", 1)
+    start_worker(f"{APP}:app", pool=pool)
+
+    doomed.kill_tree()
+    killed = time.monotonic()
+    effects.wait_count("long:start", 2)
+
+    second = effects.lines("long:start")[1]["monotonic"]
+    # the lease was renewed up to a third of it before the kill; the start of a task is not ours
+    assert second - killed < 5 + 1 + 1
+    assert second - killed > 5 * 2 / 3 - 1
+
+
+@pytest.mark.slow
+def test_the_articles_timeline(load_streams_app, effects, start_worker, redis_server):
+    """S-V2: T = 30 s; death at 5 s; second claim at about 30 s; acked, and never again."""
+    app = load_streams_app(options={"lease_s": 30})
+    doomed = start_worker(f"{APP}:app")
+    app.slow.delay("long", 9)
+    effects.wait_count("long:start", 1)
+    start_worker(f"{APP}:app")
+    doomed.kill_tree()
+    killed = time.monotonic()
+
+    effects.wait_count("long:start", 2, 60)
+
+    assert 18 < effects.lines("long:start")[1]["monotonic"] - killed < 32
+    effects.wait_count("long:end", 1)
+    with redis_server.client() as client:
+        wait_until(lambda: client.xlen("rs:{celery}:f") == 0, what="the ack")
+    assert effects.count("long:start") == 2
+
+
+@pytest.mark.slow
+def test_a_task_longer_than_the_lease_runs_once(load_streams_app, effects, start_worker):
+    """C02: three workers look for dead ones meanwhile."""
+    app = load_streams_app(options={"lease_s": 2})
+    for _ in range(3):
+        start_worker(f"{APP}:app", pool="solo")
+
+    app.slow.delay("long", 9)
+
+    effects.wait_count("long:end", 1)
+    assert effects.count("long:start") == 1
+
+
+@pytest.mark.slow
+def test_apps_with_other_leases_on_one_server_leave_each_other_alone(
+    load_streams_app, effects, start_worker, redis_server
+):
+    """C04: the one with the short lease sweeps often, and may not touch the others'."""
+    app = load_streams_app(options={"lease_s": 3600})
+    start_worker(f"{APP}:app", queues=["patient"])
+    load_streams_app(options={"lease_s": 30})
+    start_worker(f"{APP}:app", queues=["middle"])
+    load_streams_app(options={"lease_s": 2})
+    start_worker(f"{APP}:app", queues=["hasty"])
+    for queue in ("patient", "middle", "hasty"):
+        app.slow.apply_async((queue, 8), queue=queue)
+
+    for queue in ("patient", "middle", "hasty"):
+        effects.wait_count(f"{queue}:end", 1)
+
+    assert [effects.count(f"{q}:start") for q in ("patient", "middle", "hasty")] == [1, 1, 1]
+
+
+def test_a_worker_that_was_declared_dead_acks_nothing_and_starts_nothing(
+    load_streams_app, effects, start_worker, redis_server
+):
+    """Frozen for longer than its lease: what it held runs elsewhere, and only there."""
+    app = load_streams_app(options={"lease_s": 2}, conf={"worker_prefetch_multiplier": 4})
+    frozen = start_worker(f"{APP}:app", concurrency=1)
+    app.slow.delay("first", 3)
+    effects.wait_count("first:start", 1)
+    for number in range(3):
+        app.effect.delay(f"k{number}")
+    with redis_server.client() as client:
+        wait_until(lambda: client.xpending("rs:{celery}:0", "w")["pending"] == 4, what="prefetch")
+        frozen.stop_tree()
+        other = start_worker(f"{APP}:app", concurrency=1)
+        effects.wait_for(lambda it: all(it.count(f"k{n}") for n in range(3)))
+
+        frozen.cont_tree()
+
+        frozen.wait_log("declared dead by the server")
+        effects.wait_count("first:end", 2)
+        app.effect.delay("both alive")
+        effects.wait_count("both alive", 1)
+        wait_until(lambda: client.xlen("rs:{celery}:0") == 0, what="an empty lane")
+        wait_until(lambda: client.xlen("rs:{celery}:f") == 0, what="an empty front")
+    for number in range(3):
+        assert [line["pid"] for line in effects.lines(f"k{number}")] == [other.children()[0]]
+    assert frozen.returncode is None
+    assert client
+
+
+def test_a_frozen_parent_starts_nothing_for_the_room_that_its_child_made_meanwhile(
+    load_streams_app, effects, start_worker, redis_server
+):
+    """The child ends its task while the parent is frozen: the next one may not start then."""
+    app = load_streams_app(options={"lease_s": 2}, conf={"worker_prefetch_multiplier": 4})
+    frozen = start_worker(f"{APP}:app", concurrency=1)
+    app.slow.delay("first", 1)
+    for number in range(3):
+        app.effect.delay(f"k{number}")
+    with redis_server.client() as client:
+        wait_until(
+            lambda: (
+                client.exists("rs:{celery}:0")
+                and client.xpending("rs:{celery}:0", "w")["pending"] == 4
+            ),
+            what="prefetch",
+        )
+    frozen.stop_parent()
+    effects.wait_count("first:end", 1)
+    other = start_worker(f"{APP}:app", concurrency=1)
+    effects.wait_for(lambda it: all(it.count(f"k{n}") for n in range(3)))
+
+    frozen.cont_parent()
+
+    frozen.wait_log("declared dead by the server")
+    frozen.wait_log("Connected to", 30)
+    app.effect.delay("after")
+    effects.wait_count("after", 1)
+    for number in range(3):
+        assert [line["pid"] for line in effects.lines(f"k{number}")] == [other.children()[0]]
+
+
+def test_what_is_held_under_no_lease_is_found(
+    load_streams_app, effects, start_worker, redis_server
+):
+    """C64: the lease was lost (a failover), the pending entry was not."""
+    app = load_streams_app()
+    app.effect.delay("orphan")
+    with redis_server.client() as client:
+        client.xgroup_create("rs:{celery}:0", "w", "0")
+        client.xreadgroup("w", "ghost:1:abc", {"rs:{celery}:0": ">"})
+
+    start_worker(f"{APP}:app")
+
+    effects.wait_count("orphan", 1)

@@ -16,15 +16,18 @@ The rules, in the order in which a claim looks at them:
 4. Revoked keys are not run.
 5. A running claim is **held** until its lease is over by the store's clock. Three exceptions: its
    own owner asks again (the reply to its first claim was lost); a newer attempt of the same task
-   id asks (only the holder publishes it, so the holder has given up); the lease is over, which
-   is a crash.
+   id asks, and the key never crashed (then it is the holder that published it, and so has given
+   up; after a crash it may have been the one that crashed, and the holder is at work); the lease
+   is over, which is a crash.
 6. A key that waits for a retry is held for that retry until the hold is over.
 7. At ``max_crashes`` the key is **poison**. Counted here, before user code starts.
-8. Otherwise the claim is granted, with a fence above every fence before it.
+8. Otherwise the claim is granted, with a fence above every fence before it. An attempt that is
+   let in was published, whoever noted that: copies older than it are superseded from then on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from celery_idem.core.record import (
@@ -66,7 +69,7 @@ def claim(record: Record | None, request: ClaimRequest, now_us: int) -> tuple[Re
     if seen.state is State.RUNNING and seen.owner == request.owner:
         again = _renewed(seen, request.lease_ms, request.retention_ms, now_ms)
         return again, Claimed(_claim_of(again), again.steps, again.crashes, again.runs)
-    if seen.state is State.RUNNING and not (same_task and request.attempt > seen.attempt):
+    if seen.state is State.RUNNING and not _has_given_up(seen, request, same_task):
         if seen.lease_until_ms > now_ms:
             return seen, Held(seen.lease_until_ms - now_ms, False, seen.task_id)
         crashed = True
@@ -93,6 +96,7 @@ def claim(record: Record | None, request: ClaimRequest, now_us: int) -> tuple[Re
         task_id=request.task_id,
         attempt=request.attempt,
         runs=seen.runs + 1,
+        published=_published(seen, request),
         expires_ms=now_ms + max(request.retention_ms, request.lease_ms),
     )
     return granted, Claimed(
@@ -232,6 +236,17 @@ def _newest_attempt(seen: Record, request: ClaimRequest, same_task: bool) -> int
     published = seen.published.get(request.task_id, 0) if request.task_id else 0
     running = seen.attempt if same_task and seen.state is State.RUNNING else 0
     return max(published, running)
+
+
+def _has_given_up(seen: Record, request: ClaimRequest, same_task: bool) -> bool:
+    """Whether the holder itself published the attempt that asks."""
+    return same_task and request.attempt > seen.attempt and seen.crashes == 0
+
+
+def _published(seen: Record, request: ClaimRequest) -> Mapping[str, int]:
+    if not request.task_id or not request.attempt:
+        return seen.published
+    return {**seen.published, request.task_id: request.attempt}
 
 
 def _is_reused(seen: Record, request: ClaimRequest, same_task: bool) -> bool:

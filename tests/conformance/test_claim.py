@@ -123,6 +123,16 @@ def test_a_copy_stays_superseded_after_another_task_took_the_key(store):
     assert store.claim(ask(owner="w4", task_id="t1", attempt=0)) == Superseded(1)
 
 
+def test_a_copy_is_superseded_by_an_attempt_that_ran_although_nobody_noted_its_publication(store):
+    """Its publisher was killed between the publication and the note."""
+    take(store, owner="w1", attempt=0)
+    store.crash(KEY, "w1")
+    store.release(take(store, owner="w2", attempt=1), Ending.FAILURE)
+
+    assert store.claim(ask(owner="w3", attempt=0)) == Superseded(1)
+    assert dict(store.get(KEY).published) == {"t1": 1}
+
+
 def test_superseded_is_looked_at_before_done(store):
     store.release(take(store, attempt=0), Ending.RETRY)
     store.complete(take(store, owner="w2", attempt=1), RESULT)
@@ -330,6 +340,15 @@ def test_a_newer_attempt_of_the_same_task_takes_over_without_a_crash(store):
     assert isinstance(outcome, Claimed)
     assert (outcome.crashes, outcome.crashed, outcome.runs) == (0, False, 2)
     assert outcome.claim.fence > old.fence
+
+
+def test_a_newer_attempt_does_not_take_over_from_a_holder_that_follows_a_crash(store):
+    """The one that crashed may have published it; the holder is at work."""
+    take(store, owner="w1", task_id="t1", attempt=0)
+    store.crash(KEY, "w1")
+    take(store, owner="w2", task_id="t1", attempt=0)
+
+    assert isinstance(store.claim(ask(owner="w3", task_id="t1", attempt=1)), Held)
 
 
 def test_a_newer_attempt_of_another_task_does_not_take_over(store):

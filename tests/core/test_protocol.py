@@ -61,6 +61,7 @@ CLAIMS = [
     (seen(), ask(), Held),
     (seen(), ask(attempt=0), Superseded),
     (seen(), ask(attempt=2), Claimed),
+    (seen(crashes=1), ask(attempt=2), Held),
     (seen(attempt=0), ask(attempt=0, task_id="t2"), Held),
     (seen(attempt=9), ask(attempt=0, task_id="t2"), Held),
     (seen(), ask(owner="other"), Claimed),
@@ -141,6 +142,7 @@ def test_a_granted_claim_has_all_its_times_from_now():
         runs=1,
         created_ms=NOW_MS,
         expires_ms=NOW_MS + 90_000,
+        published={"t1": 1},
     )
     assert outcome == Claimed(Claim("k", "me", NOW_US, 30_000, 90_000, "t1", 1))
 

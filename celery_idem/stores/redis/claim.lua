@@ -53,7 +53,7 @@ if state == 'r' and r[2] == owner then
   redis.call('PEXPIRE', key, math.max(retention, lease))
   return granted(fence, 0)
 end
-if state == 'r' and not (same and attempt > seen_attempt) then
+if state == 'r' and not (same and attempt > seen_attempt and crashes == 0) then
   if until_ > now then return {'H', until_ - now, 0, seen_task} end
   crashed = 1
   crashes = crashes + 1
@@ -74,6 +74,7 @@ redis.call('HSET', key, 'st', 'r', 'ow', owner, 'fe', string.format('%.0f', fenc
            'lu', string.format('%.0f', now + lease), 'lm', lease, 'rt', retention,
            'fp', print_, 'id', task, 'at', attempt, 'rn', runs)
 if crashed == 1 then redis.call('HSET', key, 'cr', crashes) end
+if task ~= '' and attempt > 0 then redis.call('HSET', key, 'a:' .. task, attempt) end
 if not r[1] then redis.call('HSETNX', key, 'ct', string.format('%.0f', now)) end
 redis.call('PEXPIRE', key, math.max(retention, lease))
 return granted(fence, crashed)

@@ -4,10 +4,13 @@ Keys and step names are found by their SHA-256: its index is as small for long k
 ones, and two keys that differ only in case stay two keys whatever the database's collation says.
 """
 
+# The types of fields come from a plugin of mypy that wants a project's settings.
+# mypy: disable-error-code="var-annotated"
+
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db import models
 
@@ -53,14 +56,14 @@ class KeyRecord(models.Model):
     class Meta:
         db_table = "idem_record"
         verbose_name = "record"
-        ordering = ["-expires_ms"]
-        permissions = [
+        ordering: ClassVar = ["-expires_ms"]
+        permissions: ClassVar = [
             ("release_keyrecord", "Can release keys"),
             ("revoke_keyrecord", "Can revoke keys"),
         ]
 
     def __str__(self) -> str:
-        return self.key
+        return str(self.key)
 
 
 class KeyStep(models.Model):
@@ -79,7 +82,7 @@ class KeyStep(models.Model):
         verbose_name = "step"
 
     def __str__(self) -> str:
-        return self.name
+        return str(self.name)
 
 
 class InboxEntry(models.Model):
@@ -98,7 +101,7 @@ class InboxEntry(models.Model):
         db_table = "idem_inbox"
         verbose_name = "transactional step"
         verbose_name_plural = "transactional steps"
-        ordering = ["-expires_ms"]
+        ordering: ClassVar = ["-expires_ms"]
 
     def __str__(self) -> str:
         return f"{self.key}: {self.name}"

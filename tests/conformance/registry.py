@@ -102,9 +102,65 @@ def _redis_unreachable() -> Store:
     return RedisStore.from_url(f"redis://127.0.0.1:{free_port()}/0", patience_s=0)
 
 
+def _django(alias: str) -> Callable[[pytest.FixtureRequest], AbstractContextManager[Subject]]:
+    """The store on the ORM, on a database that the session made, emptied."""
+
+    @contextmanager
+    def opened(request: pytest.FixtureRequest) -> Iterator[Subject]:
+        request.getfixturevalue("django_databases")(alias)
+        from celery_idem.django import rows
+        from celery_idem.django.store import DjangoStore
+        from tests.django.databases import emptied
+
+        emptied(alias)
+        stores = [DjangoStore(alias)]
+
+        def another() -> Store:
+            stores.append(DjangoStore(alias))
+            return stores[-1]
+
+        def now_ms() -> int:
+            return stores[0]._connections.patiently(rows.clock_ms)
+
+        try:
+            yield Subject(stores[0], ServerClock(now_ms), another)
+        finally:
+            for each in stores:
+                each.close()
+
+    return opened
+
+
+def _django_unreachable(url: str) -> Callable[[], Store]:
+    def unreachable() -> Store:
+        from celery_idem.django.store import DjangoStore
+        from tests.django.databases import alias_of
+
+        return DjangoStore(alias_of(url.format(port=free_port())), patience_s=0)
+
+    return unreachable
+
+
 CASES: list[Case] = [
     Case("memory", _memory),
     Case("redis", _redis, unreachable=_redis_unreachable),
+    Case(
+        "sqlite",
+        _django("sqlite"),
+        unreachable=_django_unreachable("sqlite:////no/such/folder/records.sqlite3"),
+    ),
+    Case(
+        "postgres",
+        _django("postgres"),
+        unreachable=_django_unreachable("postgresql://nobody@127.0.0.1:{port}/none"),
+        marks=(pytest.mark.postgres,),
+    ),
+    Case(
+        "mariadb",
+        _django("mariadb"),
+        unreachable=_django_unreachable("mysql://nobody@127.0.0.1:{port}/none"),
+        marks=(pytest.mark.mariadb,),
+    ),
 ]
 
 

@@ -5,77 +5,101 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='InboxEntry',
+            name="InboxEntry",
             fields=[
-                ('digest', models.CharField(editable=False, max_length=64, primary_key=True, serialize=False)),
-                ('key', models.TextField()),
-                ('name', models.TextField()),
-                ('fence', models.BigIntegerField()),
-                ('value', models.BinaryField()),
-                ('created_ms', models.BigIntegerField()),
-                ('expires_ms', models.BigIntegerField(db_index=True)),
+                (
+                    "digest",
+                    models.CharField(
+                        editable=False, max_length=64, primary_key=True, serialize=False
+                    ),
+                ),
+                ("key", models.TextField()),
+                ("name", models.TextField()),
+                ("fence", models.BigIntegerField()),
+                ("value", models.BinaryField()),
+                ("created_ms", models.BigIntegerField()),
+                ("expires_ms", models.BigIntegerField(db_index=True)),
             ],
             options={
-                'verbose_name': 'transactional step',
-                'verbose_name_plural': 'transactional steps',
-                'db_table': 'idem_inbox',
-                'ordering': ['-expires_ms'],
+                "verbose_name": "transactional step",
+                "verbose_name_plural": "transactional steps",
+                "db_table": "idem_inbox",
+                "ordering": ["-expires_ms"],
             },
         ),
         migrations.CreateModel(
-            name='KeyRecord',
+            name="KeyRecord",
             fields=[
-                ('digest', models.CharField(editable=False, max_length=64, primary_key=True, serialize=False)),
-                ('key', models.TextField()),
-                ('version', models.BigIntegerField()),
-                ('state', models.CharField(max_length=8)),
-                ('owner', models.TextField()),
-                ('fence', models.BigIntegerField()),
-                ('lease_until_ms', models.BigIntegerField()),
-                ('lease_ms', models.BigIntegerField()),
-                ('retention_ms', models.BigIntegerField()),
-                ('fingerprint', models.TextField()),
-                ('task_id', models.TextField()),
-                ('attempt', models.BigIntegerField()),
-                ('runs', models.BigIntegerField()),
-                ('crashes', models.BigIntegerField()),
-                ('failures', models.BigIntegerField()),
-                ('releases', models.BigIntegerField()),
-                ('revoked', models.BooleanField()),
-                ('result', models.BinaryField(null=True)),
-                ('created_ms', models.BigIntegerField()),
-                ('done_ms', models.BigIntegerField()),
-                ('expires_ms', models.BigIntegerField(db_index=True)),
-                ('step_count', models.IntegerField()),
-                ('settled', models.TextField()),
-                ('published', models.TextField()),
+                (
+                    "digest",
+                    models.CharField(
+                        editable=False, max_length=64, primary_key=True, serialize=False
+                    ),
+                ),
+                ("key", models.TextField()),
+                ("version", models.BigIntegerField()),
+                ("state", models.CharField(max_length=8)),
+                ("owner", models.TextField()),
+                ("fence", models.BigIntegerField()),
+                ("lease_until_ms", models.BigIntegerField()),
+                ("lease_ms", models.BigIntegerField()),
+                ("retention_ms", models.BigIntegerField()),
+                ("fingerprint", models.TextField()),
+                ("task_id", models.TextField()),
+                ("attempt", models.BigIntegerField()),
+                ("runs", models.BigIntegerField()),
+                ("crashes", models.BigIntegerField()),
+                ("failures", models.BigIntegerField()),
+                ("releases", models.BigIntegerField()),
+                ("revoked", models.BooleanField()),
+                ("result", models.BinaryField(null=True)),
+                ("created_ms", models.BigIntegerField()),
+                ("done_ms", models.BigIntegerField()),
+                ("expires_ms", models.BigIntegerField(db_index=True)),
+                ("step_count", models.IntegerField()),
+                ("settled", models.TextField()),
+                ("published", models.TextField()),
             ],
             options={
-                'verbose_name': 'record',
-                'db_table': 'idem_record',
-                'ordering': ['-expires_ms'],
-                'permissions': [('release_keyrecord', 'Can release keys'), ('revoke_keyrecord', 'Can revoke keys')],
+                "verbose_name": "record",
+                "db_table": "idem_record",
+                "ordering": ["-expires_ms"],
+                "permissions": [
+                    ("release_keyrecord", "Can release keys"),
+                    ("revoke_keyrecord", "Can revoke keys"),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='KeyStep',
+            name="KeyStep",
             fields=[
-                ('digest', models.CharField(editable=False, max_length=64, primary_key=True, serialize=False)),
-                ('name', models.TextField()),
-                ('value', models.BinaryField()),
-                ('record', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='steps', to='celery_idem.keyrecord')),
+                (
+                    "digest",
+                    models.CharField(
+                        editable=False, max_length=64, primary_key=True, serialize=False
+                    ),
+                ),
+                ("name", models.TextField()),
+                ("value", models.BinaryField()),
+                (
+                    "record",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="steps",
+                        to="celery_idem.keyrecord",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'step',
-                'db_table': 'idem_step',
+                "verbose_name": "step",
+                "db_table": "idem_step",
             },
         ),
     ]

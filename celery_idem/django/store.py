@@ -1,0 +1,260 @@
+"""Records in the project's database: the truth that survives what Redis does not (S-I6).
+
+Every operation reads the row and the database's time in one statement, asks
+:mod:`celery_idem.core.protocol` what becomes of it, and writes that with one conditional
+statement: ``UPDATE … WHERE version = <the one seen>``, or an ``INSERT`` that somebody else's row
+refuses. Whoever comes second reads again. No row is locked while anything is decided.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from django.db import DEFAULT_DB_ALIAS
+
+from celery_idem.core import protocol
+from celery_idem.core.errors import StoreUnavailable
+from celery_idem.core.record import Claim, Claimed, ClaimRequest, Ending, Lease, Outcome, Record
+from celery_idem.core.settings import DEFAULT_STORE_PATIENCE_S
+from celery_idem.django import rows
+from celery_idem.django.connections import Connections, Transaction
+from celery_idem.django.models import InboxEntry, KeyRecord, digest_of
+
+T = TypeVar("T")
+Decision = Callable[[Record | None, int], tuple[Record | None, T]]
+
+#: Times that one operation reads again because somebody else wrote the row in between. Each time
+#: somebody got on, so this many means that a key is fought over by hundreds.
+MAX_CONFLICTS = 500
+#: Longest pause before it reads again, in seconds.
+CONFLICT_PAUSE_S = 0.02
+
+
+class DjangoStore:
+    """See :class:`celery_idem.stores.base.Store`.
+
+    ``alias``: the database. ``patience_s``: how long a call is tried again while that can't be
+    reached; then :class:`StoreUnavailable`. The store has connections of its own, so a claim
+    commits whatever transaction is open around it. On SQLite, which has one writer, it refuses
+    with a clear error when the transaction of its own thread has written.
+    """
+
+    def __init__(
+        self, alias: str = DEFAULT_DB_ALIAS, *, patience_s: float = DEFAULT_STORE_PATIENCE_S
+    ) -> None:
+        self.alias = alias
+        self._connections = Connections(alias, patience_s)
+
+    def claim(self, request: ClaimRequest) -> Outcome:
+        def decide(record: Record | None, now_us: int) -> tuple[Record, Outcome]:
+            return protocol.claim(record, request, now_us)
+
+        def run(connection: Any) -> Outcome:
+            outcome, step_count = _change(connection, request.key, decide)
+            if isinstance(outcome, Claimed) and step_count:
+                # Nobody else may write steps from now on: this claim is the only one.
+                return replace(outcome, steps=rows.steps(connection, digest_of(request.key)))
+            return outcome
+
+        return self._connections.patiently(run)
+
+    def renew(self, leases: Sequence[Lease]) -> list[bool]:
+        if not leases:
+            return []
+        return self._connections.patiently(lambda connection: _renew(connection, leases))
+
+    def complete(self, claim: Claim, result: bytes) -> bool:
+        return self._decide(
+            claim.key, lambda record, now_us: protocol.complete(record, claim, result, now_us)
+        )
+
+    def settle(self, key: str, task_id: str) -> None:
+        self._decide(key, lambda record, now_us: (protocol.settle(record, task_id), None))
+
+    def release(self, claim: Claim, ending: Ending, wait_ms: int = 0) -> bool:
+        return self._decide(
+            claim.key,
+            lambda record, now_us: protocol.release(record, claim, ending, wait_ms, now_us),
+        )
+
+    def crash(self, key: str, owner: str) -> int | None:
+        return self._decide(key, lambda record, now_us: protocol.crash(record, owner))
+
+    def put_step(self, claim: Claim, name: str, value: bytes) -> bool:
+        return self._decide(
+            claim.key,
+            lambda record, now_us: protocol.put_step(record, claim, name, value, now_us),
+        )
+
+    def revoke(self, key: str, retention_ms: int) -> None:
+        self._decide(
+            key, lambda record, now_us: (protocol.revoke(record, key, retention_ms, now_us), None)
+        )
+
+    def free(self, key: str) -> bool:
+        def decide(record: Record | None, now_us: int) -> tuple[Record | None, bool]:
+            after = protocol.free(record)
+            return after, after is not record
+
+        return self._decide(key, decide)
+
+    def forget(self, key: str) -> bool:
+        digest = digest_of(key)
+
+        def run(connection: Any) -> bool:
+            now_us, found = rows.read(connection, [digest])
+            with Transaction(connection):
+                gone = rows.delete(connection, [digest])
+                rows.delete_steps(connection, [digest])
+            row = found.get(digest)
+            return gone == 1 and not (row is not None and _is_over(row.record, now_us))
+
+        return self._connections.patiently(run)
+
+    def get(self, key: str) -> Record | None:
+        digest = digest_of(key)
+
+        def run(connection: Any) -> Record | None:
+            now_us, found = rows.read(connection, [digest])
+            row = found.get(digest)
+            if row is None or _is_over(row.record, now_us):
+                return None
+            return _with_steps(connection, digest, row)
+
+        return self._connections.patiently(run)
+
+    def scan(self, contains: str = "", limit: int = 1000) -> Iterator[Record]:
+        def run(connection: Any) -> list[Record]:
+            now_ms = rows.clock_ms(connection)
+            return [
+                _with_steps(connection, digest, row)
+                for digest, row in rows.search(connection, contains, now_ms, limit)
+            ]
+
+        yield from self._connections.patiently(run)
+
+    def prune(self, limit: int = 1000) -> int:
+        """Delete at most ``limit`` records that are past their retention, with their steps, and as
+        many entries of this database's inbox. Returns how many; 0: nothing is left to do."""
+
+        def run(connection: Any) -> int:
+            now_ms = rows.clock_ms(connection)
+            entries = rows.expired(connection, InboxEntry, now_ms, limit)
+            gone = rows.delete(connection, entries, now_ms, model=InboxEntry) if entries else 0
+            for digest in rows.expired(connection, KeyRecord, now_ms, limit):
+                gone += _prune_one(connection, digest, now_ms)
+            return gone
+
+        return self._connections.patiently(run)
+
+    def warnings(self) -> list[str]:
+        self._connections.patiently(rows.clock_ms)
+        if self._connections.vendor == "sqlite":
+            return [
+                "records are kept in SQLite, which has one writer at a time: good for trying out "
+                "and for one machine with little to do, not for many workers"
+            ]
+        return []
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def _decide(self, key: str, decide: Decision[T]) -> T:
+        return self._connections.patiently(lambda connection: _change(connection, key, decide)[0])
+
+
+def open_store(around: Any, patience_s: float) -> DjangoStore:
+    """The factory behind ``idem = {"store": "django"}``."""
+    return DjangoStore(patience_s=patience_s)
+
+
+def _change(connection: Any, key: str, decide: Decision[T]) -> tuple[T, int]:
+    """Read, decide, write if nobody else has written; again if somebody has. Returns the answer
+    and how many steps the record may have."""
+    digest = digest_of(key)
+    for tries in range(MAX_CONFLICTS):
+        now_us, found = rows.read(connection, [digest])
+        row = found.get(digest)
+        seen = None if row is None or _is_over(row.record, now_us) else row.record
+        after, answer = decide(seen, now_us)
+        step_count = row.step_count if row is not None and seen is not None else 0
+        if after is None or after is seen:
+            return answer, step_count
+        step_count += len(after.steps)
+        if _write(connection, row, seen, after, step_count):
+            return answer, step_count
+        time.sleep(random.uniform(0, min(0.001 * tries, CONFLICT_PAUSE_S)))
+    raise StoreUnavailable(
+        f"{key!r} was written by others {MAX_CONFLICTS} times while this process tried to"
+    )
+
+
+def _write(
+    connection: Any, row: rows.Row | None, seen: Record | None, after: Record, step_count: int
+) -> bool:
+    """The one conditional statement; in a transaction only where steps change with it.
+
+    Records are read without their steps, so the steps that ``after`` has are new.
+    """
+    leftovers = row is not None and seen is None and row.step_count > 0
+    if not after.steps and not leftovers:
+        return _write_record(connection, row, after, step_count)
+    with Transaction(connection) as work:
+        # First: it locks the row until the steps are written, too.
+        if not _write_record(connection, row, after, step_count):
+            work.undo()
+            return False
+        if leftovers:
+            rows.delete_steps(connection, [digest_of(after.key)])
+        for name, value in after.steps.items():
+            rows.put_step(connection, after.key, name, value)
+    return True
+
+
+def _write_record(connection: Any, row: rows.Row | None, after: Record, step_count: int) -> bool:
+    if row is None:
+        return rows.insert(connection, after, step_count)
+    return rows.update(connection, row, after, step_count)
+
+
+def _renew(connection: Any, leases: Sequence[Lease]) -> list[bool]:
+    """One statement reads all of them, one writes each; whoever lost a race reads its own again."""
+    digests = [digest_of(lease.key) for lease in leases]
+    now_us, found = rows.read(connection, digests)
+    answers = []
+    for lease, digest in zip(leases, digests, strict=True):
+        row = found.pop(digest, None)  # a key that is asked for twice is read again
+        if row is not None and not _is_over(row.record, now_us):
+            after, held = protocol.renew(row.record, lease, now_us)
+            if after is row.record:
+                answers.append(held)
+                continue
+            if after is not None and rows.update(connection, row, after, row.step_count):
+                answers.append(held)
+                continue
+        answers.append(_change(connection, lease.key, _renewing(lease))[0])
+    return answers
+
+
+def _renewing(lease: Lease) -> Decision[bool]:
+    return lambda record, now_us: protocol.renew(record, lease, now_us)
+
+
+def _prune_one(connection: Any, digest: str, now_ms: int) -> int:
+    with Transaction(connection):
+        gone = rows.delete(connection, [digest], now_ms)
+        if gone:
+            rows.delete_steps(connection, [digest])
+    return gone
+
+
+def _with_steps(connection: Any, digest: str, row: rows.Row) -> Record:
+    return replace(row.record, steps=rows.steps(connection, digest) if row.step_count else {})
+
+
+def _is_over(record: Record, now_us: int) -> bool:
+    return 0 < record.expires_ms <= now_us // 1000

@@ -1,0 +1,107 @@
+"""Databases for tests: made and migrated once a session, dropped at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.django.settings")
+
+import django
+
+django.setup()
+
+from django.core.management import call_command  # noqa: E402
+from django.db import connections  # noqa: E402
+
+from tests.support.services import MARIADB_URL, POSTGRES_URL  # noqa: E402
+
+#: alias → what a test that uses it is marked with
+MARKS: dict[str, tuple[pytest.MarkDecorator, ...]] = {
+    "sqlite": (),
+    "postgres": (pytest.mark.postgres,),
+    "mariadb": (pytest.mark.mariadb,),
+}
+
+
+@contextmanager
+def made(alias: str) -> Iterator[str]:
+    """The alias's database exists and is migrated inside the block."""
+    settings = connections[alias].settings_dict
+    _create(alias, settings["NAME"])
+    try:
+        call_command("migrate", database=alias, run_syncdb=True, verbosity=0)
+        yield alias
+    finally:
+        connections[alias].close()
+        _drop(alias, settings["NAME"])
+
+
+def server_statement(vendor: str, statement: str) -> None:
+    """Say something to a shared server, outside any database of ours."""
+    if vendor == "postgresql":
+        import psycopg
+
+        with psycopg.connect(POSTGRES_URL, autocommit=True) as connection:
+            connection.execute(statement)  # type: ignore[call-overload]
+        return
+    import pymysql
+
+    parts = urlsplit(MARIADB_URL)
+    with (
+        contextlib.closing(
+            pymysql.connect(
+                host=parts.hostname,
+                port=parts.port or 3306,
+                user=parts.username or "root",
+                password=parts.password or "",
+                autocommit=True,
+            )
+        ) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(statement)
+
+
+def _create(alias: str, name: str) -> None:
+    vendor = connections[alias].vendor
+    if vendor == "sqlite":
+        return
+    _drop(alias, name)
+    charset = " CHARACTER SET utf8mb4" if vendor == "mysql" else ""
+    server_statement(vendor, f"CREATE DATABASE {name}{charset}")
+
+
+def _drop(alias: str, name: str) -> None:
+    vendor = connections[alias].vendor
+    if vendor == "sqlite":
+        for end in ("", "-journal", "-wal", "-shm"):
+            Path(name + end).unlink(missing_ok=True)
+    elif vendor == "postgresql":
+        server_statement(vendor, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    else:
+        server_statement(vendor, f"DROP DATABASE IF EXISTS {name}")
+
+
+def emptied(alias: str) -> None:
+    """No records, no inbox, no shop."""
+    from celery_idem.django.models import InboxEntry, KeyRecord, KeyStep
+    from tests.django.shop.models import Effect, Order
+
+    for model in (KeyStep, KeyRecord, InboxEntry, Effect, Order):
+        model.objects.using(alias).all().delete()
+
+
+def alias_of(url: str) -> str:
+    """A further alias, of this database."""
+    from tests.django.settings import database
+
+    alias = f"url-{url}"
+    connections.databases[alias] = {**connections.databases["default"], **database(url)}
+    return alias

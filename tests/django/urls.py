@@ -1,0 +1,8 @@
+"""The admin, and a view under ATOMIC_REQUESTS."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import path
+
+urlpatterns = [path("admin/", admin.site.urls)]

@@ -5,35 +5,29 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from billiard.exceptions import Terminated, WorkerLostError
 from celery.worker import state
-from celery.worker.request import Request
 
 from celery_idem import signals
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import IdemError
 from celery_idem.core.record import Claim, Ending, Lease
 from celery_idem.delivery import Delivery, attempt_of, record_key
+from celery_idem.ending import EndingRequest, error_of
 from celery_idem.guard import new_owner
 from celery_idem.lease import LeaseKeeper
 
 logger = logging.getLogger("celery_idem.request")
 
 
-def acks_on_timeout(task: Any) -> bool:
-    """Whether a task killed at its hard time limit is acked: Celery 5.7 has an option of its own
-    for it, before that it shares one with failures."""
-    own = getattr(task, "acks_on_timeout", None)
-    return bool(task.acks_on_failure_or_timeout if own is None else own)
-
-
-class IdempotentRequest(Request):
+class IdempotentRequest(EndingRequest):
     """Celery's request, and: it makes the delivery's owner token, knows its key, keeps its lease
     renewed while the task runs, and frees the key at once when its process is lost."""
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
         self._idem_lease = self._make_lease(message)
+        self._comes_back: bool | None = None
 
     def _make_lease(self, message: Any) -> Lease | None:
         task: Any = self.task
@@ -68,14 +62,11 @@ class IdempotentRequest(Request):
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
     ) -> Any:
-        error: Any = exc_info.exception
-        error = getattr(error, "exc", error)  # billiard wraps it with its traceback
+        error = error_of(exc_info)
         if isinstance(error, (WorkerLostError, SystemExit, KeyboardInterrupt)):
             self._lost_process()
         elif isinstance(error, Terminated):
             self._free_after_death()
-        elif isinstance(error, TimeLimitExceeded):
-            self._out_of_time()
         return super().on_failure(exc_info, send_failed_event, return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -113,12 +104,26 @@ class IdempotentRequest(Request):
         if lease is not None and pid is not None:
             self._keeper.when_gone(pid, lambda: self._release(lease))
 
+    def comes_back_after_timeout(self) -> bool:
+        """What hangs is counted like what crashes: at ``max_crashes`` it is the end (C25)."""
+        if self._comes_back is None:
+            self._comes_back = super().comes_back_after_timeout() and not self._is_last_crash()
+        return self._comes_back
+
+    def _is_last_crash(self) -> bool:
+        lease, task = self._idem_lease, self.task
+        try:
+            record = self._keeper.store.get(lease.key) if lease is not None else None
+        except IdemError:
+            return False  # it comes back, and is poison then
+        most: int = task._terms.max_crashes  # type: ignore[attr-defined]
+        return record is not None and record.crashes + 1 >= most
+
     def _out_of_time(self) -> None:
         """The hard time limit. Celery reports it before it kills the child."""
-        if acks_on_timeout(self.task):
+        if not self.comes_back_after_timeout():
             self._free_after_death()
             return
-        # The message comes back: what hangs is counted like what crashes.
         lease, pid = self._drop(), self._pid()
         if lease is not None and pid is not None:
             self._keeper.when_gone(pid, lambda: self._count_crash(lease))

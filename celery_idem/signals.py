@@ -11,6 +11,8 @@ conflict      the task, or ``None``          ``task_id``, ``held_by``, ``remaini
 lease_lost    the task, or ``None``          ``task_id``
 crashed       the task, or ``None``          ``task_id``, ``crashes``
 dead_lettered the app                        ``letter``
+replayed      the app                        ``letter``
+flood         the app                        ``task``, ``lane``, ``count`` (letters in a minute)
 ============= ============================== =================================================
 
 ``crashed`` is sent by the worker's main process when it sees a child die, and by whoever takes
@@ -31,6 +33,8 @@ conflict = Signal(name="idem_conflict")
 lease_lost = Signal(name="idem_lease_lost")
 crashed = Signal(name="idem_crashed")
 dead_lettered = Signal(name="idem_dead_lettered")
+replayed = Signal(name="idem_replayed")
+flood = Signal(name="idem_flood")
 
 
 def send(signal: Signal, sender: Any, **given: Any) -> None:

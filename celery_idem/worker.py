@@ -37,11 +37,19 @@ def install(app: Any) -> None:
     app.steps["worker"].add(IdempotentWorker)
     # By name: a producer binds its tasks, too, and need not load the worker's code.
     app.steps["consumer"].add("celery_idem.visibility.step:VisibilityStep")
+    app.steps["consumer"].add("celery_idem.deadletters.step:DeadLetterStep")
     install_lanes(app)
+    _install_dead_letters()
     celery_signals.worker_process_init.connect(
         _in_new_child, weak=False, dispatch_uid="celery_idem.child"
     )
     celery_signals.task_success.connect(_on_success, weak=False, dispatch_uid="celery_idem.settle")
+
+
+def _install_dead_letters() -> None:
+    from celery_idem.deadletters import capture
+
+    capture.install()
 
 
 class IdempotentWorker(bootsteps.StartStopStep):

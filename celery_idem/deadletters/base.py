@@ -47,21 +47,22 @@ class LetterStore(Protocol):
     def get(self, letter_id: str) -> Letter | None:
         """The whole letter."""
 
-    def page(self, wanted: Filter, after: str = "", limit: int = 50) -> list[Letter]:
-        """Newest first, without bodies' cost growing with the number of letters; ``after`` is the
-        last id of the page before."""
+    def page(self, wanted: Filter, after: int = 0, limit: int = 50) -> list[Letter]:
+        """Newest first; the cost does not grow with the number of letters. ``after`` is the
+        ``position`` of the last letter of the page before."""
 
     def walk(self, wanted: Filter) -> Iterator[Letter]:
-        """All letters of the filter, oldest first, in bounded batches."""
+        """The filter's letters that are there now, oldest first, in bounded batches. What dies
+        while one walks is not walked into."""
 
     def count(self, wanted: Filter) -> int:
         """How many."""
 
     def groups(self, wanted: Filter) -> Sequence[Group]:
-        """Faults, the most letters first."""
+        """Faults, the most letters first. Cheap without a filter, and by time alone."""
 
     def note(self, letter_id: str, attempt: Attempt) -> bool:
-        """Add to a letter's history."""
+        """Add to a letter's history, at the store's time where the attempt has none."""
 
     def edit(self, letter_id: str, message: Message, attempt: Attempt) -> bool:
         """Replace the message, keep the first one as ``original``."""
@@ -74,4 +75,8 @@ class LetterStore(Protocol):
         """The replay did not happen."""
 
     def delete(self, letter_id: str, by: str = "") -> bool:
-        """Gone for good; with ``by``, only while that one has it."""
+        """Gone for good; with ``by``, only while that one has it: a letter that died again
+        meanwhile is nobody's, and stays."""
+
+    def close(self) -> None:
+        """Let go of connections."""

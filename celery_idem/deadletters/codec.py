@@ -34,6 +34,7 @@ def dump_letter(letter: Letter) -> str:
             "crashes": letter.crashes,
             "fence": letter.fence,
             "worker": letter.worker,
+            "replayable": letter.replayable,
         }
     )
 
@@ -46,6 +47,7 @@ def load_letter(
     first_ms: int,
     last_ms: int,
     times: int,
+    position: int = 0,
     history: tuple[Attempt, ...] = (),
     original: Message | None = None,
 ) -> Letter:
@@ -64,9 +66,11 @@ def load_letter(
         crashes=data["crashes"],
         fence=data["fence"],
         worker=data["worker"],
+        replayable=data["replayable"],
         first_died_ms=first_ms,
         last_died_ms=last_ms,
         times=times,
+        position=position,
         history=history,
         original=original,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import traceback as tracebacks
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
@@ -30,6 +30,7 @@ class Reason(str, Enum):
     TIME_LIMIT = "time_limit"  #: killed at its hard time limit
     POISON = "poison"  #: its claims ended by a crash max_crashes times
     KEY_CONFLICT = "key_conflict"  #: its key was used with other arguments
+    WORKER_LOST = "worker_lost"  #: its process died, and the task asks for no second try
     REJECTED = "rejected"  #: the body raised Reject(requeue=False)
     UNKNOWN_TASK = "unknown_task"
     UNDECODABLE = "undecodable"  #: body, headers or content type can't be read
@@ -93,8 +94,10 @@ class Letter:
     first_died_ms: int = 0
     last_died_ms: int = 0
     times: int = 1  #: how often it died
+    position: int = 0  #: orders letters: grows with every death in the store
     history: tuple[Attempt, ...] = ()
     original: Message | None = None  #: before it was edited
+    replayable: bool = True  #: False: ``redact`` took something away that a replay would need
 
 
 def letter_id(task_id: str, message: Message) -> str:
@@ -108,15 +111,27 @@ def letter_id(task_id: str, message: Message) -> str:
     return digest.hexdigest()[:ID_DIGITS]
 
 
+def lasting(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Properties that belong to the message, not to one delivery of it."""
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in ("delivery_tag", "delivery_info", "idem")
+    }
+
+
 def fault_of(error: BaseException, traceback: TracebackType | None = None) -> Fault:
     """The fault of an exception that was raised here."""
-    frames = tracebacks.extract_tb(traceback or error.__traceback__)
-    own = [f for f in frames if not any(part in f.filename for part in _NOT_THE_USERS)]
-    candidates = own or list(frames)
-    last = candidates[-1] if candidates else None
-    place = f"{_module_of(last.filename)}:{last.name}" if last else ""
+    place = place_in(tracebacks.extract_tb(traceback or error.__traceback__))
     text = "".join(tracebacks.format_exception(type(error), error, error.__traceback__))
-    return named_fault(_type_name(error), str(error), text, place)
+    return named_fault(type_name(error), str(error), text, place)
+
+
+def place_in(frames: Sequence[tracebacks.FrameSummary]) -> str:
+    """Where it was raised: the innermost frame of the user's own code, else of any."""
+    own = [f for f in frames if not any(part in f.filename for part in _NOT_THE_USERS)]
+    last = next(reversed(own or frames), None)
+    return f"{_module_of(last.filename)}:{last.name}" if last else ""
 
 
 def named_fault(error_type: str, message: str, traceback: str = "", place: str = "") -> Fault:
@@ -131,7 +146,8 @@ def named_fault(error_type: str, message: str, traceback: str = "", place: str =
     )
 
 
-def _type_name(error: BaseException) -> str:
+def type_name(error: BaseException) -> str:
+    """The error's type as it is imported."""
     kind = type(error)
     module = kind.__module__
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"

@@ -29,12 +29,15 @@ class MemoryLetterStore:
         self._now_ms = now_ms
         self._kept: dict[str, _Kept] = {}
         self._lock = threading.Lock()
+        self._last = 0
 
     def put(self, letter: Letter) -> Letter:
         with self._lock:
             now_ms = self._now_ms()
             before = self._kept.get(letter.id)
-            kept = _Kept(merged(before.letter if before else None, letter, now_ms))
+            letter = merged(before.letter if before else None, letter, now_ms)
+            self._last = max(self._last + 1, now_ms * 1000)
+            kept = _Kept(replace(letter, position=self._last))  # and nobody's any more
             self._kept[letter.id] = kept
             return kept.letter
 
@@ -42,17 +45,14 @@ class MemoryLetterStore:
         kept = self._kept.get(letter_id)
         return kept.letter if kept else None
 
-    def page(self, wanted: Filter, after: str = "", limit: int = 50) -> list[Letter]:
-        letters = list(reversed(list(self.walk(wanted))))
-        if after:
-            ids = [letter.id for letter in letters]
-            letters = letters[ids.index(after) + 1 :] if after in ids else []
-        return letters[:limit]
+    def page(self, wanted: Filter, after: int = 0, limit: int = 50) -> list[Letter]:
+        newest_first = reversed(list(self.walk(wanted)))
+        return [it for it in newest_first if not after or it.position < after][:limit]
 
     def walk(self, wanted: Filter) -> Iterator[Letter]:
         with self._lock:
             letters = [kept.letter for kept in self._kept.values()]
-        letters.sort(key=lambda letter: (letter.last_died_ms, letter.id))
+        letters.sort(key=lambda letter: letter.position)
         yield from (letter for letter in letters if matches(letter, wanted))
 
     def count(self, wanted: Filter) -> int:
@@ -66,7 +66,7 @@ class MemoryLetterStore:
             kept = self._kept.get(letter_id)
             if kept is None:
                 return False
-            kept.letter = with_history(kept.letter, attempt)
+            kept.letter = with_history(kept.letter, self._timed(attempt))
             return True
 
     def edit(self, letter_id: str, message: Message, attempt: Attempt) -> bool:
@@ -76,7 +76,8 @@ class MemoryLetterStore:
                 return False
             letter = kept.letter
             original = letter.original or letter.message
-            kept.letter = with_history(replace(letter, message=message, original=original), attempt)
+            edited = replace(letter, message=message, original=original)
+            kept.letter = with_history(edited, self._timed(attempt))
             return True
 
     def take(self, letter_id: str, by: str, lease_ms: int) -> Letter | None:
@@ -102,6 +103,12 @@ class MemoryLetterStore:
                 return False
             del self._kept[letter_id]
             return True
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _timed(self, attempt: Attempt) -> Attempt:
+        return attempt if attempt.at_ms else replace(attempt, at_ms=self._now_ms())
 
 
 def merged(before: Letter | None, letter: Letter, now_ms: int) -> Letter:

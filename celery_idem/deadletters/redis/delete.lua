@@ -1,0 +1,21 @@
+-- Gone for good, out of every index.
+-- KEYS[1]  what all keys begin with
+-- ARGV     1 id  2 by: only while that one has it; empty: whoever does
+-- Returns  1; 0 when it is gone, or not that one's
+local base, id = KEYS[1], ARGV[1]
+local letter = base .. 'l:' .. id
+local r = redis.call('HMGET', letter, 'ho', 'ta', 'la', 're', 'gr', 'ke')
+if not r[2] then return 0 end
+if ARGV[2] ~= '' and r[1] ~= ARGV[2] then return 0 end
+redis.call('DEL', letter)
+redis.call('ZREM', base .. 'all', id)
+redis.call('ZREM', base .. 'task:' .. r[2], id)
+redis.call('ZREM', base .. 'lane:' .. r[3], id)
+redis.call('ZREM', base .. 'reason:' .. r[4], id)
+redis.call('ZREM', base .. 'group:' .. r[5], id)
+redis.call('ZREM', base .. 'keys', r[6] .. '\0' .. id)
+if redis.call('EXISTS', base .. 'group:' .. r[5]) == 0 then
+  redis.call('DEL', base .. 'fault:' .. r[5])
+  redis.call('ZREM', base .. 'groups', r[5])
+end
+return 1

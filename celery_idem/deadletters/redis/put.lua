@@ -1,0 +1,48 @@
+-- Store a letter; the same id again is one letter that died once more.
+-- KEYS[1]  what all keys begin with; its hash tag keeps them in one slot
+-- ARGV     1 id  2 letter as JSON  3 body  4 task  5 lane  6 reason  7 group  8 key
+--          9 error type  10 place  11 text that filters search  12 worker
+--          13 token of this call  14 entries of history kept
+-- Returns  position; a call whose reply was lost may be said again: the token tells
+local base, id = KEYS[1], ARGV[1]
+local letter = base .. 'l:' .. id
+local old = redis.call('HMGET', letter, 'tk', 'ta', 'la', 're', 'gr', 'ke', 'po', 'hi')
+if old[1] == ARGV[13] then return old[7] end
+local t = redis.call('TIME')
+local now_us = tonumber(t[1]) * 1000000 + tonumber(t[2])
+local now = string.format('%.0f', math.floor(now_us / 1000))
+local last = tonumber(redis.call('GET', base .. 'last') or '0')
+local position = string.format('%.0f', math.max(now_us, last + 1))
+redis.call('SET', base .. 'last', position)
+if old[7] then  -- out of the places where it was
+  redis.call('ZREM', base .. 'task:' .. old[2], id)
+  redis.call('ZREM', base .. 'lane:' .. old[3], id)
+  redis.call('ZREM', base .. 'reason:' .. old[4], id)
+  redis.call('ZREM', base .. 'group:' .. old[5], id)
+  redis.call('ZREM', base .. 'keys', old[6] .. '\0' .. id)
+  if old[5] ~= ARGV[7] and redis.call('EXISTS', base .. 'group:' .. old[5]) == 0 then
+    redis.call('DEL', base .. 'fault:' .. old[5])
+    redis.call('ZREM', base .. 'groups', old[5])
+  end
+end
+local died = cjson.encode({tonumber(now), 'died', ARGV[12], ARGV[6]})
+local history = (old[8] and old[8] ~= '') and (old[8] .. '\n' .. died) or died
+local _, lines = string.gsub(history, '\n', '')
+for _ = 1, lines + 1 - tonumber(ARGV[14]) do
+  history = string.sub(history, string.find(history, '\n', 1, true) + 1)
+end
+redis.call('HSET', letter, 'da', ARGV[2], 'bo', ARGV[3], 'ta', ARGV[4], 'la', ARGV[5],
+           're', ARGV[6], 'gr', ARGV[7], 'ke', ARGV[8], 'tx', ARGV[11], 'tk', ARGV[13],
+           'lm', now, 'po', position, 'hi', history)
+redis.call('HSETNX', letter, 'fm', now)
+redis.call('HINCRBY', letter, 'ti', 1)
+redis.call('HDEL', letter, 'ho', 'un')
+redis.call('ZADD', base .. 'all', position, id)
+redis.call('ZADD', base .. 'task:' .. ARGV[4], position, id)
+redis.call('ZADD', base .. 'lane:' .. ARGV[5], position, id)
+redis.call('ZADD', base .. 'reason:' .. ARGV[6], position, id)
+redis.call('ZADD', base .. 'group:' .. ARGV[7], position, id)
+if ARGV[8] ~= '' then redis.call('ZADD', base .. 'keys', 0, ARGV[8] .. '\0' .. id) end
+redis.call('HSET', base .. 'fault:' .. ARGV[7], 'type', ARGV[9], 'place', ARGV[10])
+redis.call('ZADD', base .. 'groups', position, ARGV[7])
+return position

@@ -1,27 +1,17 @@
 """From an order of lanes to the picks of one fetch.
 
-kombu's orders (``queue_order_strategy``) answer "which queues, in what order" for one message.
-A fetch of several messages wants to know the next n lanes, were all of them full; the fetch script
-gives what an empty lane does not use to the others in the same shares.
+An order (``queue_order_strategy``) answers "which queues, in what order" for one message, and is
+told which one gave it. So a fetch for an order that we don't know takes one message. kombu's own
+orders are known: ``round_robin`` shares evenly, with ``priority`` and ``sorted`` the first queue
+that has messages gives them all; for these a fetch takes as many as are wanted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-
-class Order(Protocol):
-    """kombu's protocol for ``queue_order_strategy``, and what ours may offer besides."""
-
-    def update(self, it: Sequence[str]) -> None:
-        """These queues are consumed from now on."""
-
-    def consume(self, n: int) -> Sequence[str]:
-        """Up to n queues, the one to look at first in front."""
-
-    def rotate(self, last_used: str) -> Any:
-        """A message of this queue was taken."""
+from kombu.utils.scheduling import priority_cycle, round_robin_cycle, sorted_cycle
 
 
 def plan(
@@ -29,28 +19,19 @@ def plan(
 ) -> tuple[list[str], list[int]]:
     """Queues in order of preference, and the numbers (from 1) of those to pick, one per message.
 
-    An order with a method ``plan(n)`` names its next n queues itself. Of kombu's own, only
-    ``round_robin`` shares; with the others the first queue that has messages gives them all.
+    What a picked queue does not have, the fetch takes from the others: in the picks' own shares, or
+    from the next in order of preference.
     """
     # an order made for kombu's lists names each queue with its priorities: we know them ourselves
     named = (name.partition(separator)[0] for name in order.consume(len(queues)))
     preferred = list(dict.fromkeys(named))
     if not preferred:
         return [], []
-    number = {queue: index for index, queue in enumerate(preferred, 1)}
-    ahead = getattr(order, "plan", None)
-    if count > 1 and callable(ahead):
-        return preferred, [number[queue] for queue in ahead(count) if queue in number]
-    if count > 1 and shares_evenly(order):
+    if type(order) is round_robin_cycle:
         return preferred, [1 + index % len(preferred) for index in range(count)]
-    return preferred, [1] * count
-
-
-def shares_evenly(order: Any) -> bool:
-    """Whether this is kombu's round robin, which moves the queue that was used to the end."""
-    from kombu.utils.scheduling import priority_cycle, round_robin_cycle
-
-    return isinstance(order, round_robin_cycle) and not isinstance(order, priority_cycle)
+    if type(order) in (priority_cycle, sorted_cycle):
+        return preferred, [1] * count
+    return preferred, [1]
 
 
 def in_order(picks: Sequence[int], taken: dict[int, list[Any]]) -> list[tuple[int, Any]]:

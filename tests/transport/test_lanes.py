@@ -1,0 +1,123 @@
+"""Lanes on the streams transport: the lanes' own tests again, and the fetch's shares by themselves.
+
+The tests imported here run with this module's ``broker`` fixture.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from types import ModuleType
+from typing import ClassVar
+
+import pytest
+from kombu import Connection, Consumer, Producer, Queue
+
+from celery_idem.core.order import Lane, WeightedOrder
+from tests.lanes.conftest import LaneRun
+from tests.lanes.test_shares import (  # noqa: F401
+    test_a_lane_alone_gets_everything_and_the_others_join_at_once,
+    test_c26_the_order_is_the_same_at_every_start,
+    test_c27_the_lane_comes_first_and_the_message_priority_second,
+    test_c28_a_lane_above_that_is_never_empty_does_not_starve_the_one_below,
+    test_every_pool_serves_by_weight_on_redis,
+    test_strict_order_serves_by_rank_and_starves,
+    test_three_backlogs_are_served_ten_five_one,
+)
+from tests.lanes.test_waiting import (  # noqa: F401
+    test_a_reserved_process_serves_critical_work_under_a_burst_of_long_jobs,
+    test_c30_a_short_job_is_never_parked_behind_a_long_one,
+    test_c33_slow_jobs_never_take_the_reserved_process,
+    test_what_a_busy_worker_held_is_run_by_one_that_comes,
+)
+from tests.support.effects import Effects
+from tests.support.workers import Worker
+from tests.transport.conftest import streams
+
+
+@pytest.fixture
+def broker() -> str:
+    return "streams"
+
+
+@pytest.fixture
+def lanes(
+    broker: str,
+    redis_url: str,
+    effects: Effects,
+    load_app: Callable[..., ModuleType],
+    start_worker: Callable[..., Worker],
+) -> LaneRun:
+    return LaneRun(broker, streams(redis_url), effects, load_app, start_worker)
+
+
+class Weighted:
+    """A kombu strategy of 10:5:1, message by message or so many ahead."""
+
+    lanes: ClassVar = [Lane("critical", 10.0), Lane("normal", 5.0), Lane("low", 1.0)]
+
+    def __init__(self) -> None:
+        self.order = WeightedOrder(self.lanes)
+
+    def update(self, queues) -> None:
+        self.queues = set(queues)
+
+    def consume(self, n):
+        return [lane for lane in self.order.preference(0.0) if lane in self.queues][:n]
+
+    def rotate(self, last_used):
+        offered = self.consume(3)
+        self.order.took(last_used, offered[: offered.index(last_used)])
+
+
+def taken(url: str, strategy: type, count: int, prefetch: int, sent: dict[str, int]) -> list[str]:
+    """The queues of the first so many messages, acked one by one."""
+    options = {"queue_order_strategy": strategy}
+    got: list[str] = []
+    with Connection(streams(url), transport_options=options) as connection:
+        channel = connection.default_channel
+        producer = Producer(channel)
+        for queue, number in sent.items():
+            for _ in range(number):
+                producer.publish(queue, routing_key=queue)
+        channel.basic_qos(0, prefetch, False)
+        queues = [Queue(name) for name in sent]
+
+        def take(body, message) -> None:
+            got.append(body)
+            message.ack()
+
+        with Consumer(channel, queues, callbacks=[take]):
+            while len(got) < count:
+                connection.drain_events(timeout=5)
+    return got[:count]
+
+
+@pytest.mark.parametrize("prefetch", [1, 16])
+def test_shares_are_exact_to_the_message_for_one_worker(prefetch, redis_url):
+    """S-P3"""
+    backlog = dict.fromkeys(("critical", "normal", "low"), 200)
+
+    got = taken(redis_url, Weighted, 160, prefetch, backlog)
+
+    assert Counter(got) == {"critical": 100, "normal": 50, "low": 10}
+    for start in range(0, 160, 16):
+        assert Counter(got[start : start + 16]) == {"critical": 10, "normal": 5, "low": 1}
+
+
+def test_what_an_empty_lane_does_not_use_goes_to_the_others_by_weight(redis_url):
+    got = taken(redis_url, Weighted, 60, 6, {"critical": 0, "normal": 100, "low": 100})
+
+    assert Counter(got) == {"normal": 50, "low": 10}
+
+
+def test_a_strict_order_takes_the_next_lane_only_when_the_one_before_is_empty(redis_url):
+    got = taken(redis_url, "priority", 30, 8, {"a": 10, "b": 10, "c": 10})
+
+    assert got == ["a"] * 10 + ["b"] * 10 + ["c"] * 10
+
+
+def test_kombus_round_robin_shares_evenly(redis_url):
+    got = taken(redis_url, "round_robin", 30, 6, {"a": 20, "b": 20, "c": 20})
+
+    assert Counter(got) == {"a": 10, "b": 10, "c": 10}

@@ -32,7 +32,7 @@ OURS = (
 
 
 def measure(
-    pool: str, rounds: int, messages: int, say: Callable[[str], None], *, peers: bool
+    pool: str, rounds: int, messages: int, say: Callable[[str], None], peers: bool
 ) -> Section:
     """The table of one pool."""
     apps = ("stock", "guarded", "peers") if peers else ("stock", "guarded")

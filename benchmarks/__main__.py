@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import calls, machine, profiling, round_trips, throughput
-from benchmarks.report import Section
+from benchmarks.report import Section, say
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
@@ -44,13 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = options.output or (None if options.quick else PAGE)
     about, begun = machine.describe(), time.monotonic()
     sections = [
-        _apart(throughput.measure, "prefork", rounds, messages, _say, True),
-        _apart(throughput.measure, "threads", rounds, messages, _say, False),
-        _apart(round_trips.measure, messages, _say),
-        _apart(calls.measure, rounds, 500 if options.quick else 2000, _say),
-        _apart(profiling.measure, 1000 if options.quick else 6000, _say),
+        _apart(throughput.measure, "prefork", rounds, messages, True),
+        _apart(throughput.measure, "threads", rounds, messages, False),
+        _apart(round_trips.measure, messages),
+        _apart(calls.measure, rounds, 500 if options.quick else 2000),
+        _apart(profiling.measure, 1000 if options.quick else 6000),
     ]
-    _say("")
+    say("")
     print("\n\n".join([about, *(section.as_text() for section in sections)]))
     print(f"\n{time.monotonic() - begun:.0f} s in all")
     if output is not None:
@@ -69,12 +69,6 @@ def _apart(measure: Callable[..., Section], *given: Any) -> Section:
     """In a process of its own: some packages keep the first server they met for ever."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(measure, *given).result()
-
-
-def _say(text: str) -> None:
-    """What is measured now, on a terminal only."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from benchmarks.report import Section, middle
+from benchmarks.report import Section, middle, say
 from celery_idem.core.record import Claim, Claimed, ClaimRequest
 from celery_idem.stores.redis.store import RedisStore
 from tests.support.servers import RedisServer
@@ -22,7 +22,7 @@ RESULT = b"inline|application/json|utf-8\nnull"
 Call = Callable[[int], Any]
 
 
-def measure(rounds: int, calls: int, say: Callable[[str], None]) -> Section:
+def measure(rounds: int, calls: int) -> Section:
     """The table: µs a call as the caller sees it, and of it in the server."""
     say("single calls")
     with (

@@ -12,11 +12,10 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.bench import Bench
-from benchmarks.report import Section
+from benchmarks.report import Section, say
 
 SAMPLES_PER_S = 400
 #: Rows of each process.
@@ -32,7 +31,7 @@ def py_spy() -> str | None:
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
-def measure(messages: int, say: Callable[[str], None]) -> Section:
+def measure(messages: int) -> Section:
     """The table: µs a task in the main process and in the children, by function."""
     say("profile")
     section = Section("Where the time goes", ("process", "function", "µs a task"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -42,3 +43,9 @@ def with_range(values: Sequence[float], digits: int = 2) -> str:
     """``0.95 (0.91–0.99)``: the median and the extremes."""
     low, high = min(values), max(values)
     return f"{middle(values):.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
+
+
+def say(text: str) -> None:
+    """What is measured now, on a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

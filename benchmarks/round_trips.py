@@ -8,10 +8,10 @@ from typing import Any
 import redis
 
 from benchmarks.bench import Bench
-from benchmarks.report import Section
+from benchmarks.report import Section, say
 
 
-def measure(messages: int, say: Callable[[str], None]) -> Section:
+def measure(messages: int) -> Section:
     """Commands and round trips a task on the store, for us and for the peers."""
     say("round trips")
     section = Section(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.bench import Bench, Run
-from benchmarks.report import Section, middle, with_range
+from benchmarks.report import Section, middle, say, with_range
 
 YARDSTICK = "stock.noop"
 
@@ -31,9 +30,7 @@ OURS = (
 )
 
 
-def measure(
-    pool: str, rounds: int, messages: int, say: Callable[[str], None], peers: bool
-) -> Section:
+def measure(pool: str, rounds: int, messages: int, peers: bool) -> Section:
     """The table of one pool."""
     apps = ("stock", "guarded", "peers") if peers else ("stock", "guarded")
     with Bench(pool=pool, apps=apps) as bench:

@@ -6,6 +6,7 @@ Everything else here is what a delivery gets that was not granted, or whose end 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -58,6 +59,15 @@ def _no_dead_letters(task: Any, error: BaseException) -> None:
 #: message is acked. ``celery_idem.deadletters.capture.install`` puts the real one here: its room is
 #: below this one. Raises ``StoreUnavailable`` when the letter can't be stored.
 set_aside: Callable[[Any, BaseException], None] = _no_dead_letters
+
+
+#: Names of the tasks whose body runs now in this process, as often as it does.
+_running: Counter[str] = Counter()
+
+
+def is_running(task_name: str) -> bool:
+    """Whether some thread of this process is in the body of the task."""
+    return _running[task_name] > 0
 
 
 class Run:
@@ -132,6 +142,7 @@ class Run:
         self._say_claimed(holding)
         if not self.delivery.renewed_by_worker:
             self.binding.keeper.hold(lease_of(holding.claim), lambda _: holding.mark_lost())
+        _running[self.task.name] += 1
         try:
             value = run_unless_done(
                 self.task,
@@ -170,6 +181,7 @@ class Run:
                 self._yield_to_the_holder(holding)
             raise
         finally:
+            _running[self.task.name] -= 1
             if not self.delivery.renewed_by_worker:
                 self.binding.keeper.drop(holding.claim.owner)
 

@@ -7,6 +7,7 @@ Here are its options and its seams with Celery; the life of a delivery is in
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from celery.app.task import Task
@@ -15,6 +16,7 @@ from kombu.exceptions import EncodeError
 
 from celery_idem.binding import binding_of
 from celery_idem.core import key as keys
+from celery_idem.core.errors import StepBusy, StepMisused, StepUncertain
 from celery_idem.delivery import KEY_HEADER, Delivery
 from celery_idem.guard import Holding
 from celery_idem.on_commit import OnCommit
@@ -24,7 +26,7 @@ from celery_idem.options import (
     check_attributes,
     terms_of,
 )
-from celery_idem.run import DELIVERY, HOLDING, RETRY, STEPS, Run
+from celery_idem.run import DELIVERY, HOLDING, RETRY, STEPS, Run, is_running
 from celery_idem.steps import Steps
 
 
@@ -91,9 +93,19 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
     def step(self) -> Steps:
         """Named parts of the task, each with its own record of being done.
 
-        In a direct call nothing is recorded: every step just runs.
+        In a direct call nothing is recorded: every step just runs. Threads of the body take it
+        from the body's own (``step = self.step``); it works in all of them.
+
+        Raises :class:`StepMisused` in a thread that is not the body's own: it could not be told
+        from a direct call there, and would record nothing.
         """
         request = self.request
+        top: Any = self.request_stack.top
+        if top is None and is_running(str(self.name)):
+            raise StepMisused(
+                f"{self.name}: self.step in a thread of the body knows no task; take it before "
+                "the thread starts (step = self.step) and use that"
+            )
         steps: Steps | None = getattr(request, STEPS, None)
         if steps is None:
             holding = self._holding
@@ -149,6 +161,9 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
 
         Raises :class:`LeaseLost` when somebody else has the key.
         """
+        error = kwargs.get("exc") or sys.exc_info()[1]
+        if isinstance(error, (StepUncertain, StepBusy)):
+            raise error  # one is for a person to decide, the other comes back by itself
         holding = self._holding
         if holding is None or self.request.is_eager:
             return super().retry(*args, **kwargs)

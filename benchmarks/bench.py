@@ -38,6 +38,12 @@ class Run:
     publish_s: float
     parent_cpu_s: float
     children_cpu_s: float
+    server_cpu_s: float
+
+    @property
+    def cpu_s(self) -> float:
+        """Of all processes."""
+        return self.parent_cpu_s + self.children_cpu_s + self.server_cpu_s
 
     @property
     def per_second(self) -> float:
@@ -102,10 +108,11 @@ class Bench:
         self.send(name, messages)
         publish_s = time.perf_counter() - begun
         worker = self.workers[_queue(name)]
-        before = _cpu(worker)
+        before = (*_cpu(worker), self._server_cpu())
         wall_s = self.drain(name)
-        after = _cpu(worker)
-        return Run(messages, wall_s, publish_s, after[0] - before[0], after[1] - before[1])
+        after = (*_cpu(worker), self._server_cpu())
+        used = [now - then for now, then in zip(after, before, strict=True)]
+        return Run(messages, wall_s, publish_s, *used)
 
     def send(self, name: str, messages: int, first: int | None = None) -> int:
         """Send to the stage, numbered from ``first`` (default: numbers never used before, which
@@ -148,6 +155,11 @@ class Bench:
                 at = at if empty else time.perf_counter() - begun
                 empty += 1
         return at
+
+    def _server_cpu(self) -> float:
+        with self.broker.client() as client:
+            used = client.info("cpu")
+        return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
     def warm_up(self, names: list[str], messages: int = 200) -> None:
         """Once through every task, so that processes, connections and scripts are there."""

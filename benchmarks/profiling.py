@@ -60,7 +60,7 @@ def measure(messages: int) -> Section:
     section.notes.append(
         f"`guarded.keyed`, {messages} tasks, {SAMPLES_PER_S} samples a second of what runs Python "
         "(waits for the store are not in it); each sample counts for its innermost function of "
-        "celery_idem, else for its innermost package."
+        "celery_idem with the redis-py below it, or for Celery's part that runs."
     )
     return section
 
@@ -93,19 +93,23 @@ def _rows(process: str, raw: Path, tasks: float) -> list[tuple[str, ...]]:
 
 
 def _place(stack: list[str]) -> str:
-    """``celery_idem stores/redis/scripts.py _exchange``, or the name of another package."""
-    innermost = ""
+    """``celery_idem stores/redis/scripts.py _exchange``, or the name of another package. What is
+    called outside of these packages counts for its caller, and so does redis-py below us."""
+    below = ""
     for frame in reversed(stack):
         match = _FRAME.match(frame)
-        if match is None:
-            continue
-        path = match["path"]
-        for package in _PACKAGES:
-            _, found, rest = path.rpartition(f"{package}/")
-            if not found:
-                continue
-            if package == "celery_idem":
-                return f"celery_idem {rest} {match['function']}"
-            innermost = innermost or package
-            break
-    return innermost or "Python itself"
+        package, rest = _package(match["path"]) if match else ("", "")
+        if match and package == "celery_idem":
+            return f"celery_idem {rest} {match['function']}"
+        if package and package != "redis":
+            return package
+        below = below or package
+    return below or "Python itself"
+
+
+def _package(path: str) -> tuple[str, str]:
+    for package in _PACKAGES:
+        _, found, rest = path.rpartition(f"{package}/")
+        if found:
+            return package, rest
+    return "", ""

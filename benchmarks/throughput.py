@@ -48,13 +48,25 @@ def measure(pool: str, rounds: int, messages: int, peers: bool) -> Section:
                 runs[variant.task].append(bench.run(variant.task, messages))
     section = Section(
         f"Throughput, {pool} pool, 2 at a time",
-        ("task", "tasks/s", "of plain", "with sending", "CPU main", "CPU children", "send"),
+        (
+            "task",
+            "tasks/s",
+            "of plain",
+            "with sending",
+            "CPU of plain",
+            "main",
+            "children",
+            "server",
+            "send",
+        ),
         [_row(variant, runs) for variant in variants],
         [
             f"Medians of {rounds} rounds of {messages} no-op tasks a variant, variants in random "
             "order within a round; ratios are taken within a round, (lowest–highest). "
             "“with sending”: the ratio when the time to send the messages is added, where two of "
-            "the peers do half of their work. CPU and send: ms a task.",
+            "the peers do half of their work. “CPU of plain”: plain's processor time a task by "
+            "this task's, of worker and server together: what remains when every core is busy. "
+            "Main process, children, server: ms of processor a task; send: ms a task.",
         ],
     )
     section.notes += [f"{name}: {why}" for name, why in missing.items()]
@@ -71,7 +83,13 @@ def _row(variant: Variant, runs: dict[str, list[Run]]) -> tuple[str, ...]:
         f"{middle([run.per_second for run in mine]):.0f}",
         "1" if variant.task == variant.against else with_range(ratios),
         "1" if variant.task == variant.against else f"{middle(both):.2f}",
+        "1" if variant.task == variant.against else f"{_cpu_ms(other) / _cpu_ms(mine):.2f}",
         f"{middle([run.parent_cpu_s / run.messages for run in mine]) * 1000:.2f}",
         f"{middle([run.children_cpu_s / run.messages for run in mine]) * 1000:.2f}",
+        f"{middle([run.server_cpu_s / run.messages for run in mine]) * 1000:.2f}",
         f"{middle([run.publish_s / run.messages for run in mine]) * 1000:.2f}",
     )
+
+
+def _cpu_ms(runs: list[Run]) -> float:
+    return middle([run.cpu_s / run.messages for run in runs]) * 1000

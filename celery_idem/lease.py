@@ -39,6 +39,7 @@ class _Holding:
     due: float
     ends: float | None  #: renewals stop here (``max_lease_s``)
     on_lost: Callable[[Lease], None]
+    claimed: bool  #: whether it is known to have been ours; before that it can't be lost
     told: bool = False
 
 
@@ -71,14 +72,17 @@ class LeaseKeeper:
         lease: Lease,
         on_lost: Callable[[Lease], None],
         max_lease_s: float | None = None,
+        *,
+        claimed: bool = True,
     ) -> None:
-        """Renew this lease from now on. ``on_lost`` is called once, in the thread, when somebody
-        else has the key."""
+        """Renew this lease from now on. ``on_lost`` is called once, in the thread, when it is no
+        longer the key's. ``claimed=False``: the claim is somebody else's affair (a child's), and
+        may yet be refused; the lease counts as ours from its first renewal on."""
         now = self._clock()
         ends = None if max_lease_s is None else now + max_lease_s
         due = now + lease.lease_ms / 1000 * RENEW_AT
         with self._lock:
-            self._held[lease.owner] = _Holding(lease, due, ends, on_lost)
+            self._held[lease.owner] = _Holding(lease, due, ends, on_lost, claimed)
             if self._thread is None:
                 self._start()
             elif due < self._wakes_at:
@@ -177,7 +181,10 @@ class LeaseKeeper:
             self._failing = False
         for holding, mine in zip(due, answers, strict=True):
             holding.due = now + holding.lease.lease_ms / 1000 * RENEW_AT
+            holding.claimed = holding.claimed or mine
             if mine or holding.told or holding.lease.owner not in self._held:
+                continue
+            if not holding.claimed:
                 continue
             # Asked for again all the same: its task may not have claimed yet.
             holding.told = True

@@ -27,6 +27,7 @@ class IdempotentRequest(EndingRequest):
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
         self._idem_lease = self._make_lease(message)
+        self._held: Lease | None = None
         self._comes_back: bool | None = None
 
     def _make_lease(self, message: Any) -> Lease | None:
@@ -48,7 +49,8 @@ class IdempotentRequest(EndingRequest):
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         if self._idem_lease is not None:
             task: Any = self.task
-            self._keeper.hold(self._idem_lease, self._lost, task._terms.max_lease_s)
+            self._held = self._idem_lease
+            self._keeper.hold(self._idem_lease, self._lost, task._terms.max_lease_s, claimed=False)
         super().on_accepted(pid, time_accepted)
 
     def acknowledge(self) -> None:
@@ -68,6 +70,11 @@ class IdempotentRequest(EndingRequest):
         elif isinstance(error, Terminated):
             self._free_after_death()
         return super().on_failure(exc_info, send_failed_event, return_ok)
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        if terminated:  # by revoke(terminate=True): Celery acks now, and reports the death later
+            self._free_after_death()
+        super()._announce_revoked(reason, terminated, signum, expired)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         if not soft:
@@ -145,15 +152,27 @@ class IdempotentRequest(EndingRequest):
             logger.warning("a claim is left to its lease: %s", error)
 
     def _drop(self) -> Lease | None:
-        lease = self._idem_lease
-        return self._keeper.drop(lease.owner) if lease is not None else None
+        # Not what the keeper still has: it lets go of a lease at the task's time limit by itself.
+        lease, self._held = self._held, None
+        if lease is not None:
+            self._keeper.drop(lease.owner)
+        return lease
 
     def _lost(self, lease: Lease) -> None:
+        if not self._is_anothers(lease):
+            return  # the body is over, and only Celery's handlers still run
         logger.error(
             "lease lost: somebody else has the key",
             extra={"key": lease.key, "task_id": lease.task_id},
         )
         signals.send(signals.lease_lost, self.task, key=lease.key, task_id=lease.task_id)
+
+    def _is_anothers(self, lease: Lease) -> bool:
+        try:
+            record = self._keeper.store.get(lease.key)
+        except IdemError:
+            return False  # the end of the run will tell
+        return record is not None and record.owner not in ("", lease.owner)
 
     def _pid(self) -> int | None:
         pid: Any = self.worker_pid

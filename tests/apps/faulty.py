@@ -1,0 +1,142 @@
+"""Tasks for workers that are killed, frozen, cut off: bodies that wait for files, or hold the GIL.
+
+Read from the environment: ``TEST_BROKER``, ``TEST_BACKEND``, ``TEST_EFFECTS``, ``TEST_IDEM``,
+``TEST_CONF`` (both JSON), ``TEST_TRANSPORT`` (JSON, transport options), ``TEST_BOOKS`` (an SQLite
+file with a table ``book(name PRIMARY KEY, fence, writer)``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import time
+from typing import Any
+
+from celery import Celery
+
+from celery_idem import AlreadyProcessed, IdempotentTask, InProgress, idempotent
+from tests.support.effects import Effects
+
+broker = os.environ["TEST_BROKER"]
+app = Celery("faulty", broker=broker, backend=os.environ.get("TEST_BACKEND", broker))
+app.conf.update(
+    worker_prefetch_multiplier=1,
+    broker_connection_retry_on_startup=True,
+    broker_transport_options=json.loads(os.environ.get("TEST_TRANSPORT", "{}")),
+    idem=json.loads(os.environ.get("TEST_IDEM", '{"lease_s": 2}')),
+    **json.loads(os.environ.get("TEST_CONF", "{}")),
+)
+
+
+def _until(path: str) -> None:
+    """Wait for a file that the test makes: the body goes on when the test says so."""
+    gives_up = time.monotonic() + 120
+    while not os.path.exists(path) and time.monotonic() < gives_up:
+        time.sleep(0.02)
+
+
+@app.task(base=IdempotentTask, name="faulty.work", bind=True, idem_key="work:{name}")
+def work(self: Any, name: str, gate: str = "") -> str:
+    """Its n-th start waits for the file ``{gate}-{n}``; its result says who made it."""
+    effects = Effects.from_env()
+    effects.bump(f"start:{name}", task_id=self.request.id, fence=self.fence)
+    if gate:
+        _until(f"{gate}-{effects.count(f'start:{name}')}")
+    effects.bump(name, task_id=self.request.id, fence=self.fence)
+    return f"{name} by {os.getpid()}"
+
+
+@app.task(base=IdempotentTask, name="faulty.book", bind=True, idem_key="book:{name}")
+def book(self: Any, name: str, gate: str) -> str:
+    """As ``work``, and its effect is a row that is guarded by the fence."""
+    effects = Effects.from_env()
+    effects.bump(f"start:{name}", fence=self.fence)
+    _until(f"{gate}-{effects.count(f'start:{name}')}")
+    with sqlite3.connect(os.environ["TEST_BOOKS"], timeout=30) as books:
+        accepted = books.execute(
+            "UPDATE book SET fence = :fence, writer = :writer "
+            "WHERE name = :name AND fence < :fence",
+            {"fence": self.fence, "writer": os.getpid(), "name": name},
+        ).rowcount
+    effects.bump(f"write:{name}", accepted=accepted, fence=self.fence, lost=self.lease_lost)
+    return f"{name} by {os.getpid()}"
+
+
+@app.task(base=IdempotentTask, name="faulty.holds_gil", bind=True, idem_key="gil:{name}")
+def holds_gil(self: Any, name: str, power: int) -> str:
+    """The first start is one C call that holds the GIL."""
+    effects = Effects.from_env()
+    effects.bump(f"start:{name}", fence=self.fence)
+    if effects.count(f"start:{name}") == 1:
+        3**power  # the time that it takes is what it is for
+    effects.bump(name, fence=self.fence)
+    return f"{name} by {os.getpid()}"
+
+
+@app.task(base=IdempotentTask, name="faulty.spins", bind=True, idem_key="spin:{name}")
+def spins(self: Any, name: str, seconds: float) -> str:
+    """Pure Python that never waits."""
+    Effects.from_env().bump(f"start:{name}", fence=self.fence)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+    Effects.from_env().bump(name, fence=self.fence)
+    return name
+
+
+@app.task(base=IdempotentTask, name="faulty.blocks", bind=True, idem_key="block:{name}")
+def blocks(self: Any, name: str, seconds: float) -> str:
+    """The first start blocks the whole event loop of a gevent worker."""
+    from gevent.monkey import get_original
+
+    effects = Effects.from_env()
+    effects.bump(f"start:{name}", fence=self.fence)
+    if effects.count(f"start:{name}") == 1:
+        get_original("time", "sleep")(seconds)
+    effects.bump(name, fence=self.fence)
+    return f"{name} by {os.getpid()}"
+
+
+@app.task(base=IdempotentTask, name="faulty.hangs", bind=True, idem_key="hangs:{name}",
+          time_limit=1)  # fmt: skip
+def hangs(self: Any, name: str, gate: str) -> str:
+    """Killed at its hard time limit, unless the gate is open."""
+    Effects.from_env().bump(f"start:{name}")
+    _until(gate)
+    Effects.from_env().bump(name)
+    return name
+
+
+@app.task(base=IdempotentTask, name="faulty.mails", bind=True, idem_key="batch:{batch}",
+          max_retries=None)  # fmt: skip
+def mails(self: Any, batch: str, people: int, dies_at: int, inside: bool) -> int:
+    """A batch whose every mail has a key of its own; the first start dies with its worker."""
+    effects = Effects.from_env()
+    effects.bump(f"start:{batch}")
+    first = effects.count(f"start:{batch}") == 1
+    for number in range(people):
+        if first and number == dies_at and not inside:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        try:
+            with idempotent(f"mail:{batch}:{number}", ttl=3600):
+                if first and number == dies_at:
+                    os.killpg(os.getpgrp(), signal.SIGKILL)
+                effects.bump(f"mail:{batch}:{number}")
+        except AlreadyProcessed:
+            continue
+        except InProgress as error:
+            raise self.retry(countdown=error.retry_after_s) from None
+    return people
+
+
+@app.task(base=IdempotentTask, name="faulty.pill", bind=True, idem_key="pill:{name}")
+def pill(self: Any, name: str, times: int) -> str:
+    """SIGKILLs its own process the first ``times`` times."""
+    effects = Effects.from_env()
+    effects.bump(f"start:{name}")
+    if effects.count(f"start:{name}") <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    effects.bump(name)
+    return name

@@ -7,7 +7,7 @@ import importlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 from celery.utils.imports import symbol_by_name
 
@@ -202,11 +202,11 @@ def _check(settings: LetterSettings) -> None:
 
 def redactor(settings: LetterSettings) -> Callable[[Any], Any] | None:
     """The ``redact`` hook, looked up where it is a path."""
-    given: Callable[[Any], Any] | None = settings.redact
-    if given is None or callable(given):
-        return given
+    given: Any = settings.redact
+    if not isinstance(given, str):
+        return cast("Callable[[Any], Any] | None", given)
     try:
-        found: Callable[[Any], Any] = symbol_by_name(settings.redact)
+        found: Callable[[Any], Any] = symbol_by_name(given)
     except Exception as error:
         raise ConfigError(
             f"idem: dead_letters.redact {settings.redact!r} can't be loaded: {error}"

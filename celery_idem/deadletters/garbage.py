@@ -49,9 +49,7 @@ def guard(app: Any, channel: Any, worker: str) -> None:
         popped[0] = None
         try:
             return read(**options)
-        except channel.connection_errors:
-            raise
-        except Exception as error:
+        except Exception as error:  # kombu 5.7 counts KeyError among its connection errors
             if popped[0] is None:
                 raise
             queue, raw = popped[0]

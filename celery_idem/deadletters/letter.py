@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import traceback as tracebacks
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,7 +108,8 @@ def letter_id(task_id: str, message: Message) -> str:
         digest.update(b"id:" + task_id.encode("utf-8", "surrogatepass"))
     else:
         digest.update(b"raw:" + message.queue.encode("utf-8", "surrogatepass") + b"\0")
-        digest.update(message.body)
+        headers = json.dumps(message.headers, default=repr, sort_keys=True, skipkeys=True)
+        digest.update(headers.encode() + b"\0" + message.body)
     return digest.hexdigest()[:ID_DIGITS]
 
 

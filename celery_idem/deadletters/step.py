@@ -125,7 +125,9 @@ class Handlers:
     @property
     def _connection_errors(self) -> tuple[type[BaseException], ...]:
         consumer = self._consumer
-        return (*consumer.connection_errors, *getattr(consumer, "channel_errors", ()))
+        errors = (*consumer.connection_errors, *getattr(consumer, "channel_errors", ()))
+        # kombu 5.7's Redis transport counts KeyError among its connection errors.
+        return tuple(each for each in errors if not issubclass(each, LookupError))
 
     def _bury(self, message: Any, reason: Reason, fault: Any, error: Exception | None) -> None:
         try:

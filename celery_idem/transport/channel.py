@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from bisect import bisect
 from typing import Any
 
-import redis
-from kombu.transport import redis as kombu_redis
-
-from celery_idem.transport import envelope, scripts
+from celery_idem.transport import envelope, kombu_base, scripts
 from celery_idem.transport.consuming import Consuming
 from celery_idem.transport.errors import Unroutable
-from celery_idem.transport.keeper import Flusher, Keeper
 from celery_idem.transport.keys import ALL_STEPS, FRONT, Keys
 from celery_idem.transport.qos import QoS
-from celery_idem.transport.session import Session, Terms
 
 logger = logging.getLogger("celery_idem.transport")
 
@@ -34,26 +28,14 @@ _OPTIONS = (
 )
 
 
-class Channel(Consuming, kombu_redis.Channel):  # type: ignore[misc]
+class Channel(Consuming):
     """Queues as streams with leases. Every option is one of ``broker_transport_options``."""
 
     QoS = QoS
-    from_transport_options = (*kombu_redis.Channel.from_transport_options, *_OPTIONS)
+    from_transport_options = (*kombu_base.Channel.from_transport_options, *_OPTIONS)
 
-    #: Silence of a worker after which its messages go to others, in seconds.
-    lease_s = 30.0
-    #: Longest wait of an idle worker before it looks by itself, in seconds.
-    block_s = 5.0
-    #: Most messages that one fetch takes.
-    fetch_limit = 64
     #: What all keys begin with, after ``global_keyprefix``.
     stream_prefix = "rs:"
-    #: Pause before a requeued message comes again, doubled with each requeue, and its bound.
-    requeue_delay_s = 0.1
-    requeue_delay_max_s = 60.0
-    #: Deliveries without an ack after which a message is set aside. 0: never. A message that only
-    #: sat in the prefetch of a killed worker counts too, so don't set it low.
-    max_deliveries = 0
     #: Keep messages with an ETA in the broker until they are due.
     delays_in_broker = True
     #: A task for an exchange that nobody is bound to: "raise", or "drop" as AMQP does.
@@ -65,12 +47,7 @@ class Channel(Consuming, kombu_redis.Channel):  # type: ignore[misc]
     socket_keepalive = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._session: Session | None = None
-        self._keeper: Keeper | None = None
-        self._flusher: Flusher | None = None
         self._ttl_ms: dict[str, int] = {}
-        self._raw: redis.Redis | None = None
-        self._pid = os.getpid()
         self.init_consuming()
         super().__init__(*args, **kwargs)
         self.keys = Keys(f"{self.global_keyprefix}{self.stream_prefix}")
@@ -78,73 +55,7 @@ class Channel(Consuming, kombu_redis.Channel):  # type: ignore[misc]
             raise ValueError(f"priority_steps must be of 0 to 9, not {self.priority_steps!r}")
         self.steps = (FRONT, *(str(step) for step in self.priority_steps))
 
-    # -- the session
-
-    @property
-    def session(self) -> Session:
-        """What this channel holds; begun when the first message is wanted."""
-        if self._session is None or self._pid != os.getpid():
-            terms = Terms(
-                float(self.lease_s), float(self.requeue_delay_s), float(self.requeue_delay_max_s)
-            )
-            self._pid = os.getpid()
-            self._session = Session(self.keys, self._get_pool(), terms)
-            self._keeper = None
-            self._flusher = Flusher(self._session)
-        return self._session
-
-    def join(self, queues: list[str]) -> Session:
-        """The session, registered for these queues and kept alive."""
-        session = self.session
-        session.join(self.keys.lane(queue) for queue in queues)
-        if self._keeper is None:
-            self._keeper = Keeper(session)
-            self._keeper.start()
-        return session
-
-    def settle(self, tag: str) -> None:
-        """Ack: gathered for the next turn of the event loop, else sent at once."""
-        session = self._session
-        if session is None or not session.ack(tag):
-            return
-        gathered = self.gathers_acks or not session.flush()
-        if gathered and self._flusher is not None:
-            self._flusher.notice()
-        if self.connection is not None:
-            self.connection.cycle.wake()
-
-    def requeue(self, tag: str) -> None:
-        if self._session is not None:
-            self._session.requeue(tag)
-
-    def give_back(self, tags: list[str]) -> None:
-        if self._session is not None:
-            self._session.give_back(tags)
-
-    def end_session(self) -> None:
-        """Give everything unacked back; or, when the connection was lost, leave it to the keeper.
-
-        Celery lets tasks run on when it connects anew: their acks come through this channel yet.
-        """
-        session = self._session
-        if session is None or session.pid != os.getpid():
-            return
-        if self._keeper is not None and self.is_broken and not session.lost:
-            self._keeper.linger()
-            return
-        if self._keeper is not None:
-            self._keeper.stop()
-        self._session = None
-        session.end()
-
     # -- publishing
-
-    @property
-    def raw(self) -> redis.Redis:
-        """A client that leaves our keys as they are (kombu's would prefix some of them)."""
-        if self._raw is None or self._raw.connection_pool is not self.pool:
-            self._raw = redis.Redis(connection_pool=self.pool)
-        return self._raw
 
     def step_of(self, message: dict[str, Any]) -> str:
         """The step of a message's priority; as with kombu's Redis, 0 is the most urgent."""
@@ -182,10 +93,10 @@ class Channel(Consuming, kombu_redis.Channel):  # type: ignore[misc]
             "unroutable='drop'"
         )
 
-    def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str | None]:
+    def encode_body(self, body: Any, encoding: str | None = None) -> Any:
         if encoding == "base64" and isinstance(body, str):
             return body, "utf-8"  # text needs no armour
-        return super().encode_body(body, encoding)  # type: ignore[no-any-return]
+        return super().encode_body(body, encoding)
 
     def decode_body(self, body: Any, encoding: str | None = None) -> Any:
         if encoding == "utf-8" and isinstance(body, str):

@@ -18,6 +18,7 @@ from typing import Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from celery_idem.transport import envelope, picks, scripts
+from celery_idem.transport.leasing import Leasing
 from celery_idem.transport.session import Held, LeaseOver, Session
 
 logger = logging.getLogger("celery_idem.transport")
@@ -48,13 +49,21 @@ class BellAnswer:
     queues: list[str]
 
 
-class Consuming:
-    """The consuming half of :class:`~celery_idem.transport.channel.Channel`."""
+class Consuming(Leasing):
+    """The half of the channel that takes messages."""
+
+    #: Longest wait of an idle worker before it looks by itself, in seconds.
+    block_s = 5.0
+    #: Most messages that one fetch takes.
+    fetch_limit = 64
+    #: Deliveries without an ack after which a message is set aside. 0: never. A message that only
+    #: sat in the prefetch of a killed worker counts too, so don't set it low.
+    max_deliveries = 0
+
+    steps: tuple[str, ...]
 
     def init_consuming(self) -> None:
         self.lanes: tuple[str, ...] = ()  #: queues that are consumed
-        self.is_broken = False  #: the connection was lost, not closed
-        self.gathers_acks = False  #: an event loop turns, and sends acks with its fetches
         self._no_ack: set[str] = set()
         self._awaited: deque[AckAnswer | FetchAnswer | BellAnswer] = deque()
         self._inbox: deque[tuple[str, dict[str, Any]]] = deque()
@@ -68,18 +77,19 @@ class Consuming:
             self._no_ack.add(queue)
         else:
             self._no_ack.discard(queue)
-        return super().basic_consume(queue, no_ack, *args, **kwargs)  # type: ignore[misc]
+        return super().basic_consume(queue, no_ack, *args, **kwargs)
 
     def _update_queue_cycle(self) -> None:
-        super()._update_queue_cycle()  # type: ignore[misc]
-        before, self.lanes = self.lanes, tuple(self.active_queues)  # type: ignore[attr-defined]
+        super()._update_queue_cycle()
+        before, self.lanes = self.lanes, tuple(self.active_queues)
         if set(self.lanes) - set(before):
             self._stop_waiting()
 
     def _stop_waiting(self) -> None:
         """End a wait that does not know the new queues."""
-        if self._is_waiting():
-            queue = self._awaited[-1].queues[0]
+        waiting = self._awaited[-1] if self._awaited else None
+        if isinstance(waiting, BellAnswer):
+            queue = waiting.queues[0]
             self.raw.lpush(f"{self.keys.lane(queue)}:bell", 1)
 
     # -- one turn of the loop
@@ -108,7 +118,7 @@ class Consuming:
             return 0
         if qos.is_patched:
             return 1
-        free = qos.free()
+        free: int | None = qos.free()
         if free is None:
             return self.fetch_limit if self.gathers_acks else 1
         free -= len(self._inbox)
@@ -203,7 +213,7 @@ class Consuming:
             raise
         awaited = self._awaited.popleft()
         if isinstance(awaited, AckAnswer):
-            self._session.acked(awaited.acks, reply)
+            self.session.acked(awaited.acks, reply)
             return False
         if isinstance(awaited, BellAnswer):
             self._found_empty = frozenset()
@@ -229,11 +239,11 @@ class Consuming:
     def _on_connection_disconnect(self, connection: Any) -> None:
         if self._in_poll is connection:
             self._drop_answers()
-        super()._on_connection_disconnect(connection)  # type: ignore[misc]
+        super()._on_connection_disconnect(connection)
 
     def _fetched(self, asked: FetchAnswer, reply: Sequence[Any]) -> bool:
         if reply[0]:
-            self._session.declare_lost()
+            self.session.declare_lost()
             raise LeaseOver("the lease of this worker is over")
         taken: dict[int, list[Sequence[Any]]] = {}
         for at in range(1, len(reply), ROW):
@@ -258,7 +268,7 @@ class Consuming:
         tag = f"{held.id}:{held.step}:{queue}"
         envelope.mark_delivery(payload, tag, int(deliveries), waited=waited == b"1")
         if queue not in self._no_ack:
-            self._session.take(tag, held)
+            self.session.take(tag, held)
         self._inbox.append((queue, payload))
 
     def _deliver_some(self) -> None:
@@ -296,7 +306,7 @@ class Consuming:
         if no_ack:
             self._no_ack.add(queue)
         try:
-            return super().basic_get(queue, no_ack=no_ack, **kwargs)  # type: ignore[misc]
+            return super().basic_get(queue, no_ack=no_ack, **kwargs)
         finally:
             if no_ack and not known:
                 self._no_ack.discard(queue)
@@ -307,4 +317,4 @@ class Consuming:
         """Give everything unacked back. A wait or an answer on its way is not waited for."""
         self._in_poll = None
         self._drop_answers()
-        super().close()  # type: ignore[misc]
+        super().close()

@@ -75,9 +75,7 @@ class Keeper:
     def _run(self) -> None:
         session = self.session
         client = session.client
-        while not self._stopped and not session.lost and not session.ended:
-            if session.pid != os.getpid():
-                return
+        while not self._is_over() and not session.lost:
             try:
                 if self._fresh:
                     self._look_at_uptime(client)
@@ -87,18 +85,21 @@ class Keeper:
                     return
                 self._sleep(client, sleep_s)
             except redis.RedisError as error:
-                if session.ended or self._stopped:
+                if self._is_over():
                     return
                 logger.info("the keeper can't reach the server: %s", error)
                 self._no_sweep_before = time.monotonic() + GRACE_AFTER_OUTAGE_S
                 time.sleep(RETRY_PAUSE_S)
             except Exception:
-                if session.ended or self._stopped or sys.is_finalizing():
+                if self._is_over() or sys.is_finalizing():
                     return
                 logger.exception("the keeper goes on after an error")
                 time.sleep(RETRY_PAUSE_S)
         if self.lingering_since is not None:
             session.end()
+
+    def _is_over(self) -> bool:
+        return self._stopped or self.session.ended or self.session.pid != os.getpid()
 
     def _look_at_uptime(self, client: Any) -> None:
         uptime_s = float(client.info("server").get("uptime_in_seconds", GRACE_AFTER_OUTAGE_S))
@@ -144,7 +145,7 @@ class Keeper:
         if timeout:
             seconds = min(seconds, timeout / 2)
         woken = client.execute_command("BLPOP", self.session.keys.wake, max(seconds, 0.01))
-        if woken and (self._stopped or self.session.ended):
+        if woken and self._is_over():
             # not for us any more
             client.execute_command("LPUSH", self.session.keys.wake, 1)
 

@@ -7,9 +7,10 @@ import logging
 import socket
 import threading
 import time
+from queue import Empty
 from typing import Any
 
-from kombu.transport import redis as kombu_redis
+from celery_idem.transport import kombu_base
 
 logger = logging.getLogger("celery_idem.transport")
 
@@ -17,7 +18,7 @@ logger = logging.getLogger("celery_idem.transport")
 ANSWER_PATIENCE_S = 10.0
 
 
-class Poller(kombu_redis.MultiChannelPoller):  # type: ignore[misc]
+class Poller(kombu_base.Poller):  # type: ignore[misc]
     """kombu's poller, with our channels' turns instead of its BRPOP."""
 
     def __init__(self) -> None:
@@ -94,7 +95,7 @@ class Poller(kombu_redis.MultiChannelPoller):  # type: ignore[misc]
                 if self.handle_event(fileno, event):
                     return
             self.drop_deaf_connections()
-            raise kombu_redis.Empty
+            raise Empty
         finally:
             self._in_protected_read = False
             while self.after_read:

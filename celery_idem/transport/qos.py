@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kombu.transport import virtual
+from celery_idem.transport import kombu_base
 
 
-class QoS(virtual.QoS):  # type: ignore[misc]
+class QoS(kombu_base.QoS):  # type: ignore[misc]
     """Prefetch is kombu's; what is acked, requeued and given back is the session's."""
 
     def ack(self, delivery_tag: str) -> None:

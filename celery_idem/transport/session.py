@@ -93,7 +93,7 @@ class Session:
             return
         first = "0" if self._joined else "1"
         lanes_key = self.keys.session_lanes(self.name)
-        args = [self.name, self.lease_ms, first, *new]
+        args: list[scripts.Arg] = [self.name, self.lease_ms, first, *new]
         if not scripts.JOIN(self.client, [self.keys.leases, lanes_key], args):
             self.declare_lost()
             raise LeaseOver(f"the lease of {self.name} is over")
@@ -261,7 +261,7 @@ class Session:
             known = [*self.held.copy().values(), *self._outbox, *self._on_the_way]
         for lane in lanes:
             pairs = [part for held in known if held.lane == lane for part in (held.step, held.id)]
-            args = [self.name, "others", int(idle_s * 1000), *pairs]
+            args: list[scripts.Arg] = [self.name, "others", int(idle_s * 1000), *pairs]
             if given := scripts.GIVE_BACK(self.client, [lane], args):
                 logger.warning(
                     "%d messages whose hand-over got lost were given back",

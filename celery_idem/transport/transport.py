@@ -6,14 +6,14 @@ import ssl
 from typing import Any
 
 import redis
-from kombu.transport import redis as kombu_redis
 from redis import sentinel
 
+from celery_idem.transport import kombu_base
 from celery_idem.transport.channel import Channel
 from celery_idem.transport.poller import ANSWER_PATIENCE_S, CalmLoop, Poller
 
 
-class Transport(kombu_redis.Transport):  # type: ignore[misc]
+class Transport(kombu_base.Transport):  # type: ignore[misc]
     """``redis-streams://``"""
 
     Channel = Channel
@@ -67,14 +67,14 @@ class SentinelChannel(Channel):
         "sentinel_kwargs",
     )
     connection_class = sentinel.SentinelManagedConnection
-    connection_class_ssl = kombu_redis.SentinelManagedSSLConnection
+    connection_class_ssl = kombu_base.redis.SentinelManagedSSLConnection
     master_name: str | None = None
     min_other_sentinels = 0
     sentinel_kwargs: dict[str, Any] | None = None
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
         params = self._connparams(asynchronous=asynchronous)
-        self.keyprefix_fanout = self.keyprefix_fanout.format(db=params["db"])
+        self.keyprefix_fanout: str = str(self.keyprefix_fanout).format(db=params["db"])
         if not self.master_name:
             raise ValueError("sentinel-streams:// needs the transport option 'master_name'")
         host, port = params.pop("host"), params.pop("port")
@@ -90,7 +90,7 @@ class SentinelChannel(Channel):
         ).connection_pool
 
     def _sentinels(self) -> list[tuple[str, int]]:
-        urls = [kombu_redis._parse_url(url) for url in self.connection.client.alt or ()]
+        urls = [kombu_base.redis._parse_url(url) for url in self.connection.client.alt or ()]
         return [
             (url.hostname, url.port or self.connection.default_port)
             for url in urls

@@ -169,9 +169,15 @@ class Steps:
             self._note(name, StepRecord.unpack(packed))
 
         step = inbox.InboxStep(
-            name, using, writes_too, functools.partial(function, *args, **kwargs), pack, unpack,
-            note,
-        )  # fmt: skip
+            name=name,
+            using=using,
+            writes_too=writes_too,
+            shows_key=self._binding is None or not self._binding.settings.hash_keys,
+            call=functools.partial(function, *args, **kwargs),
+            pack=pack,
+            unpack=unpack,
+            note=note,
+        )
         if self._holding is None:
             value = inbox.run_step(step, None)
             self._refuse_awaitable(name, function, value)
@@ -225,7 +231,8 @@ class Steps:
         if seen.function != function_name(function):
             raise StepMisused(
                 f"step {name!r} was recorded under {seen.function} and is now "
-                f"{function_name(function)}: give the new one another name, or keep the old function until its jobs are done"
+                f"{function_name(function)}: give the new one another name, or keep the old "
+                "function until its jobs are done"
             )
         if seen.state == StepState.STARTED:
             raise StepUncertain(

@@ -18,7 +18,7 @@ from django.db.models.constants import OnConflict
 from celery_idem.core.errors import StepBusy, StepMisused
 from celery_idem.core.record import Claim
 from celery_idem.django.models import InboxEntry, digest_of
-from celery_idem.django.rows import CLOCK_US
+from celery_idem.django.rows import CLOCK_US, kept
 
 #: Seconds after which a job comes back that found another run inside the same step.
 BUSY_RETRY_S = 1.0
@@ -34,6 +34,7 @@ class InboxStep:
     name: str
     using: str
     writes_too: tuple[str, ...]  #: further aliases that it may write to, in no transaction with it
+    shows_key: bool  #: false: the key is kept hashed
     call: Callable[[], Any]
     pack: Callable[[Any], tuple[bytes, Any]]  #: a result's record, and it as a replay gives it
     unpack: Callable[[bytes], Any]  #: the inverse; refuses the record of another function
@@ -118,8 +119,9 @@ def _insert(connection: Any, step: InboxStep, claim: Claim) -> bool:
         f"VALUES (%s, %s, %s, %s, %s, {clock_ms}, {clock_ms} + %s) {suffix}"
     )
     digest = digest_of(claim.key, step.name)
+    key = kept(claim.key) if step.shows_key else digest_of(claim.key)
     with connection.cursor() as cursor:
-        cursor.execute(sql, [digest, claim.key, step.name, claim.fence, b"", claim.retention_ms])
+        cursor.execute(sql, [digest, key, kept(step.name), claim.fence, b"", claim.retention_ms])
         return bool(cursor.rowcount == 1)
 
 

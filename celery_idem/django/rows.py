@@ -134,7 +134,7 @@ def put_step(connection: Any, key: str, name: str, value: bytes) -> None:
     values = {
         "digest": digest_of(key, name),
         "record_id": digest_of(key),
-        "name": _kept(name),
+        "name": kept(name),
         "value": value,
     }
     suffix = connection.ops.on_conflict_suffix_sql(
@@ -172,7 +172,7 @@ def search(connection: Any, contains: str, now_ms: int, limit: int) -> list[tupl
     given: list[Any] = [now_ms]
     if contains:
         where += f" AND {_position(connection.vendor, quote('key'))} > 0"
-        given.append(_kept(contains))
+        given.append(kept(contains))
     sql = (
         f"SELECT {columns} FROM {quote(KeyRecord._meta.db_table)} WHERE {where} "
         f"ORDER BY {quote('expires_ms')} DESC LIMIT %s"
@@ -199,13 +199,13 @@ def row_of(line: Sequence[Any]) -> Row:
     return Row(record, int(given["version"]), int(given["step_count"]))
 
 
-def _kept(text: str) -> str:
+def kept(text: str) -> str:
     """A text as it is kept: PostgreSQL can't keep a NUL."""
     return text.replace("\\", "\\\\").replace("\0", "\\0")
 
 
 def _shown(kept: str) -> str:
-    """The inverse of :func:`_kept`."""
+    """The inverse of :func:`kept`."""
     if "\\" not in kept:
         return kept
     return re.sub(r"\\(.)", lambda found: "\0" if found[1] == "0" else found[1], kept)
@@ -214,7 +214,7 @@ def _shown(kept: str) -> str:
 def _values(record: Record) -> dict[str, Any]:
     return {
         **{name: getattr(record, name) for name in _NUMBERS},
-        **{name: _kept(getattr(record, name)) for name in _TEXTS},
+        **{name: kept(getattr(record, name)) for name in _TEXTS},
         "state": record.state.value,
         "revoked": record.revoked,
         "result": record.result,

@@ -25,6 +25,7 @@ from celery_idem.django.connections import Connections, Transaction
 from celery_idem.django.models import InboxEntry, KeyRecord, digest_of
 
 T = TypeVar("T")
+Keyed = TypeVar("Keyed", Claim, ClaimRequest, Lease)
 Decision = Callable[[Record | None, int], tuple[Record | None, T]]
 
 #: Times that one operation reads again because somebody else wrote the row in between. Each time
@@ -40,59 +41,76 @@ class DjangoStore:
     ``alias``: the database. ``patience_s``: how long a call is tried again while that can't be
     reached; then :class:`StoreUnavailable`. The store has connections of its own, so a claim
     commits whatever transaction is open around it. On SQLite, which has one writer, it refuses
-    with a clear error when the transaction of its own thread has written.
+    with a clear error when the transaction of its own thread has written. ``hash_keys`` keeps a
+    SHA-256 instead of the key, for keys that hold what must not be read in the database.
     """
 
     def __init__(
-        self, alias: str = DEFAULT_DB_ALIAS, *, patience_s: float = DEFAULT_STORE_PATIENCE_S
+        self,
+        alias: str = DEFAULT_DB_ALIAS,
+        *,
+        hash_keys: bool = False,
+        patience_s: float = DEFAULT_STORE_PATIENCE_S,
     ) -> None:
         self.alias = alias
+        self._hash_keys = hash_keys
         self._connections = Connections(alias, patience_s)
 
     def claim(self, request: ClaimRequest) -> Outcome:
+        kept = self._kept(request)
+
         def decide(record: Record | None, now_us: int) -> tuple[Record, Outcome]:
-            return protocol.claim(record, request, now_us)
+            return protocol.claim(record, kept, now_us)
 
         def run(connection: Any) -> Outcome:
-            outcome, step_count = _change(connection, request.key, decide)
-            if isinstance(outcome, Claimed) and step_count:
-                # Nobody else may write steps from now on: this claim is the only one.
-                return replace(outcome, steps=rows.steps(connection, digest_of(request.key)))
-            return outcome
+            outcome, step_count = _change(connection, kept.key, decide)
+            if not isinstance(outcome, Claimed):
+                return outcome
+            # Nobody else may write steps from now on: this claim is the only one.
+            steps = rows.steps(connection, digest_of(kept.key)) if step_count else {}
+            return replace(outcome, claim=replace(outcome.claim, key=request.key), steps=steps)
 
         return self._connections.patiently(run)
 
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
         if not leases:
             return []
-        return self._connections.patiently(lambda connection: _renew(connection, leases))
+        return self._connections.patiently(
+            lambda connection: _renew(connection, [self._kept(lease) for lease in leases])
+        )
 
     def complete(self, claim: Claim, result: bytes) -> bool:
+        kept = self._kept(claim)
         return self._decide(
-            claim.key, lambda record, now_us: protocol.complete(record, claim, result, now_us)
+            kept.key, lambda record, now_us: protocol.complete(record, kept, result, now_us)
         )
 
     def settle(self, key: str, task_id: str) -> None:
-        self._decide(key, lambda record, now_us: (protocol.settle(record, task_id), None))
+        self._decide(
+            self._name(key), lambda record, now_us: (protocol.settle(record, task_id), None)
+        )
 
     def release(self, claim: Claim, ending: Ending, wait_ms: int = 0) -> bool:
+        kept = self._kept(claim)
         return self._decide(
-            claim.key,
-            lambda record, now_us: protocol.release(record, claim, ending, wait_ms, now_us),
+            kept.key,
+            lambda record, now_us: protocol.release(record, kept, ending, wait_ms, now_us),
         )
 
     def crash(self, key: str, owner: str) -> int | None:
-        return self._decide(key, lambda record, now_us: protocol.crash(record, owner))
+        return self._decide(self._name(key), lambda record, now_us: protocol.crash(record, owner))
 
     def put_step(self, claim: Claim, name: str, value: bytes) -> bool:
+        kept = self._kept(claim)
         return self._decide(
-            claim.key,
-            lambda record, now_us: protocol.put_step(record, claim, name, value, now_us),
+            kept.key,
+            lambda record, now_us: protocol.put_step(record, kept, name, value, now_us),
         )
 
     def revoke(self, key: str, retention_ms: int) -> None:
+        name = self._name(key)
         self._decide(
-            key, lambda record, now_us: (protocol.revoke(record, key, retention_ms, now_us), None)
+            name, lambda record, now_us: (protocol.revoke(record, name, retention_ms, now_us), None)
         )
 
     def free(self, key: str) -> bool:
@@ -100,10 +118,10 @@ class DjangoStore:
             after = protocol.free(record)
             return after, after is not record
 
-        return self._decide(key, decide)
+        return self._decide(self._name(key), decide)
 
     def forget(self, key: str) -> bool:
-        digest = digest_of(key)
+        digest = digest_of(self._name(key))
 
         def run(connection: Any) -> bool:
             now_us, found = rows.read(connection, [digest])
@@ -116,14 +134,18 @@ class DjangoStore:
         return self._connections.patiently(run)
 
     def get(self, key: str) -> Record | None:
-        digest = digest_of(key)
+        return self.look(key)[1]
 
-        def run(connection: Any) -> Record | None:
+    def look(self, key: str) -> tuple[int, Record | None]:
+        """The database's time in milliseconds, and the record as it is or ``None``."""
+        digest = digest_of(self._name(key))
+
+        def run(connection: Any) -> tuple[int, Record | None]:
             now_us, found = rows.read(connection, [digest])
             row = found.get(digest)
             if row is None or _is_over(row.record, now_us):
-                return None
-            return _with_steps(connection, digest, row)
+                return now_us // 1000, None
+            return now_us // 1000, replace(_with_steps(connection, digest, row), key=key)
 
         return self._connections.patiently(run)
 
@@ -163,13 +185,19 @@ class DjangoStore:
     def close(self) -> None:
         self._connections.close()
 
+    def _name(self, key: str) -> str:
+        return digest_of(key) if self._hash_keys else key
+
+    def _kept(self, keyed: Keyed) -> Keyed:
+        return replace(keyed, key=self._name(keyed.key)) if self._hash_keys else keyed
+
     def _decide(self, key: str, decide: Decision[T]) -> T:
         return self._connections.patiently(lambda connection: _change(connection, key, decide)[0])
 
 
 def open_store(around: Any, patience_s: float) -> DjangoStore:
     """The factory behind ``idem = {"store": "django"}``."""
-    return DjangoStore(patience_s=patience_s)
+    return DjangoStore(hash_keys=around.settings.hash_keys, patience_s=patience_s)
 
 
 def _change(connection: Any, key: str, decide: Decision[T]) -> tuple[T, int]:

@@ -48,15 +48,20 @@ def open_store(around: Surroundings, patience_s: float | None = None) -> Store:
     if is_redis_url(name):
         return redis_store(name, around, patience)
     if name in NAMED:
-        module, _, function = NAMED[name].partition(":")
-        factory: Callable[[Surroundings, float], Store] = getattr(
-            importlib.import_module(module), function
-        )
-        return factory(around, patience)
+        return named_store(name, around, patience)
     raise ConfigError(
         f"idem: store {name!r} is unknown; allowed are a Redis URL, "
         f"{', '.join(map(repr, NAMED))} and 'memory'"
     )
+
+
+def named_store(name: str, around: Surroundings, patience_s: float) -> Store:
+    """A new store of those in :data:`NAMED`."""
+    module, _, function = NAMED[name].partition(":")
+    factory: Callable[[Surroundings, float], Store] = getattr(
+        importlib.import_module(module), function
+    )
+    return factory(around, patience_s)
 
 
 def redis_url(around: Surroundings) -> str | None:

@@ -7,8 +7,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from celery_idem.stores.base import Store
 from celery_idem.stores.memory import MemoryStore
@@ -131,6 +135,21 @@ def _django(alias: str) -> Callable[[pytest.FixtureRequest], AbstractContextMana
     return opened
 
 
+@contextmanager
+def _tiered(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    """Redis before PostgreSQL."""
+    from celery_idem.stores.tiered import DoneCache, TieredStore
+
+    url = request.getfixturevalue("redis_session_server").url()
+    prefix = f"conf-{uuid.uuid4().hex[:12]}"
+
+    def before(truth: Any) -> TieredStore:
+        return TieredStore(truth, DoneCache(redis.Redis.from_url(url), prefix=prefix))
+
+    with _django("postgres")(request) as truth:
+        yield Subject(before(truth.store), truth.clock, lambda: before(truth.another()))
+
+
 def _django_unreachable(url: str) -> Callable[[], Store]:
     def unreachable() -> Store:
         from celery_idem.django.store import DjangoStore
@@ -139,6 +158,14 @@ def _django_unreachable(url: str) -> Callable[[], Store]:
         return DjangoStore(alias_of(url.format(port=free_port())), patience_s=0)
 
     return unreachable
+
+
+def _tiered_unreachable() -> Store:
+    from celery_idem.stores.tiered import DoneCache, TieredStore
+
+    truth: Any = _django_unreachable("postgresql://nobody@127.0.0.1:{port}/none")()
+    client = redis.Redis(port=free_port(), retry=Retry(NoBackoff(), 0))
+    return TieredStore(truth, DoneCache(client))
 
 
 CASES: list[Case] = [
@@ -153,6 +180,12 @@ CASES: list[Case] = [
         "postgres",
         _django("postgres"),
         unreachable=_django_unreachable("postgresql://nobody@127.0.0.1:{port}/none"),
+        marks=(pytest.mark.postgres,),
+    ),
+    Case(
+        "tiered",
+        _tiered,
+        unreachable=_tiered_unreachable,
         marks=(pytest.mark.postgres,),
     ),
     Case(

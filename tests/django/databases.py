@@ -105,3 +105,24 @@ def alias_of(url: str) -> str:
     alias = f"url-{url}"
     connections.databases[alias] = {**connections.databases["default"], **database(url)}
     return alias
+
+
+def url_of(alias: str) -> str:
+    """The URL of an alias, as ``tests/django/settings.py`` reads it."""
+    from tests.django.settings import on_server, sqlite_file
+
+    if alias == "sqlite":
+        return sqlite_file("records")
+    server = POSTGRES_URL if alias == "postgres" else MARIADB_URL
+    return on_server(server, connections[alias].settings_dict["NAME"])
+
+
+def as_default(alias: str, idem: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process ``default`` is that database, and ``CELERY_IDEM`` that dict, for the test."""
+    from django.conf import settings
+
+    connections["default"].close()
+    monkeypatch.setitem(connections.databases, "default", connections.databases[alias])
+    monkeypatch.setattr(connections._connections, "default", connections.create_connection(alias))  # type: ignore[attr-defined]
+    connections["default"].alias = "default"
+    monkeypatch.setattr(settings, "CELERY_IDEM", idem)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from django.db import models
 
+from celery_idem.django.fenced import Fenced
 
-class Order(models.Model):
+
+class Order(Fenced):
     """An order, and what was done to it."""
 
     number = models.CharField(max_length=40, unique=True)

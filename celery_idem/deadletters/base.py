@@ -8,6 +8,9 @@ from typing import Protocol
 
 from celery_idem.deadletters.letter import Attempt, Letter, Message, Reason
 
+#: Seconds that the history of a replayed letter is kept: a week.
+TRAIL_S = 7 * 24 * 3600
+
 
 @dataclass(frozen=True, slots=True)
 class Filter:
@@ -64,8 +67,8 @@ class LetterStore(Protocol):
     def note(self, letter_id: str, attempt: Attempt) -> bool:
         """Add to a letter's history, at the store's time where the attempt has none."""
 
-    def edit(self, letter_id: str, message: Message, attempt: Attempt) -> bool:
-        """Replace the message, keep the first one as ``original``."""
+    def edit(self, letter_id: str, message: Message, key: str, attempt: Attempt) -> bool:
+        """Replace the message and its key, keep the first message as ``original``."""
 
     def take(self, letter_id: str, by: str, lease_ms: int) -> Letter | None:
         """The right to replay this letter now; ``None`` when it is gone or somebody else has it.
@@ -74,9 +77,13 @@ class LetterStore(Protocol):
     def give_back(self, letter_id: str, by: str) -> bool:
         """The replay did not happen."""
 
-    def delete(self, letter_id: str, by: str = "") -> bool:
+    def delete(self, letter_id: str, by: str = "", *, sent: bool = False) -> bool:
         """Gone for good; with ``by``, only while that one has it: a letter that died again
-        meanwhile is nobody's, and stays."""
+        meanwhile is nobody's, and stays. ``sent``: its history is kept for :data:`TRAIL_S`, so
+        that a message that dies again knows its past."""
+
+    def trail(self, letter_id: str) -> tuple[Attempt, ...]:
+        """The history of a letter that was sent and deleted, as long as it is kept."""
 
     def close(self) -> None:
         """Let go of connections."""

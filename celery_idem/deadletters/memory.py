@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from celery_idem.deadletters.base import Filter, Group
+from celery_idem.deadletters.base import TRAIL_S, Filter, Group
 from celery_idem.deadletters.letter import MAX_HISTORY, Attempt, Letter, Message
 
 
@@ -29,13 +29,16 @@ class MemoryLetterStore:
         self._now_ms = now_ms
         self._kept: dict[str, _Kept] = {}
         self._lock = threading.Lock()
+        self._sent: dict[str, tuple[Letter, int]] = {}
         self._last = 0
 
     def put(self, letter: Letter) -> Letter:
         with self._lock:
             now_ms = self._now_ms()
             before = self._kept.get(letter.id)
-            letter = merged(before.letter if before else None, letter, now_ms)
+            past = before.letter if before else self._past(letter.id)
+            letter = merged(past, letter, now_ms)
+            self._sent.pop(letter.id, None)
             self._last = max(self._last + 1, now_ms * 1000)
             kept = _Kept(replace(letter, position=self._last))  # and nobody's any more
             self._kept[letter.id] = kept
@@ -69,14 +72,14 @@ class MemoryLetterStore:
             kept.letter = with_history(kept.letter, self._timed(attempt))
             return True
 
-    def edit(self, letter_id: str, message: Message, attempt: Attempt) -> bool:
+    def edit(self, letter_id: str, message: Message, key: str, attempt: Attempt) -> bool:
         with self._lock:
             kept = self._kept.get(letter_id)
             if kept is None:
                 return False
             letter = kept.letter
             original = letter.original or letter.message
-            edited = replace(letter, message=message, original=original)
+            edited = replace(letter, message=message, key=key, original=original)
             kept.letter = with_history(edited, self._timed(attempt))
             return True
 
@@ -96,13 +99,23 @@ class MemoryLetterStore:
             kept.holder, kept.until_ms = "", 0
             return True
 
-    def delete(self, letter_id: str, by: str = "") -> bool:
+    def delete(self, letter_id: str, by: str = "", *, sent: bool = False) -> bool:
         with self._lock:
             kept = self._kept.get(letter_id)
             if kept is None or (by and kept.holder != by):
                 return False
             del self._kept[letter_id]
+            if sent:
+                self._sent[letter_id] = (kept.letter, self._now_ms() + TRAIL_S * 1000)
             return True
+
+    def trail(self, letter_id: str) -> tuple[Attempt, ...]:
+        letter = self._past(letter_id)
+        return letter.history if letter else ()
+
+    def _past(self, letter_id: str) -> Letter | None:
+        letter, until_ms = self._sent.get(letter_id, (None, 0))
+        return letter if until_ms > self._now_ms() else None
 
     def close(self) -> None:
         """Nothing to let go of."""

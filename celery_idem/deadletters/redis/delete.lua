@@ -1,13 +1,20 @@
 -- Gone for good, out of every index.
 -- KEYS[1]  what all keys begin with
 -- ARGV     1 id  2 by: only while that one has it; empty: whoever does
+--          3 seconds to keep its history because it was sent; 0: not at all
 -- Returns  1; 0 when it is gone, or not that one's
 local base, id = KEYS[1], ARGV[1]
 local letter = base .. 'l:' .. id
-local r = redis.call('HMGET', letter, 'ho', 'ta', 'la', 're', 'gr', 'ke')
+local r = redis.call('HMGET', letter, 'ho', 'ta', 'la', 're', 'gr', 'ke', 'fm', 'ti', 'hi', 'or')
 if not r[2] then return 0 end
 if ARGV[2] ~= '' and r[1] ~= ARGV[2] then return 0 end
 redis.call('DEL', letter)
+if tonumber(ARGV[3]) > 0 then
+  local trail = base .. 'sent:' .. id
+  redis.call('HSET', trail, 'fm', r[7], 'ti', r[8], 'hi', r[9])
+  if r[10] then redis.call('HSET', trail, 'or', r[10]) end
+  redis.call('EXPIRE', trail, ARGV[3])
+end
 redis.call('ZREM', base .. 'all', id)
 redis.call('ZREM', base .. 'task:' .. r[2], id)
 redis.call('ZREM', base .. 'lane:' .. r[3], id)

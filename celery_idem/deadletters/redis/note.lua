@@ -1,7 +1,8 @@
 -- Add to a letter's history; with a message, replace the one that would be sent.
 -- KEYS[1]  what all keys begin with
 -- ARGV     1 id  2 what  3 by  4 detail  5 time in ms, 0: now  6 entries kept
---          7 the letter as JSON, 8 its body, 9 its message as it is now (only for an edit)
+--          for an edit: 7 the letter as JSON  8 its body  9 its message as it is now  10 key
+--          11 text that filters search
 -- Returns  1; 0 when there is no such letter
 local letter = KEYS[1] .. 'l:' .. ARGV[1]
 local history = redis.call('HGET', letter, 'hi')
@@ -22,7 +23,10 @@ if last ~= line then  -- said twice: one entry
   redis.call('HSET', letter, 'hi', history)
 end
 if ARGV[7] then
-  redis.call('HSET', letter, 'da', ARGV[7], 'bo', ARGV[8])
+  local key = redis.call('HGET', letter, 'ke')
+  redis.call('ZREM', KEYS[1] .. 'keys', key .. '\0' .. ARGV[1])
+  if ARGV[10] ~= '' then redis.call('ZADD', KEYS[1] .. 'keys', 0, ARGV[10] .. '\0' .. ARGV[1]) end
+  redis.call('HSET', letter, 'da', ARGV[7], 'bo', ARGV[8], 'ke', ARGV[10], 'tx', ARGV[11])
   redis.call('HSETNX', letter, 'or', ARGV[9])
 end
 return 1

@@ -11,7 +11,7 @@ import redis
 
 from celery_idem.core.settings import DEFAULT_STORE_PATIENCE_S
 from celery_idem.deadletters import codec
-from celery_idem.deadletters.base import Filter, Group
+from celery_idem.deadletters.base import TRAIL_S, Filter, Group
 from celery_idem.deadletters.letter import MAX_HISTORY, Attempt, Letter, Message
 from celery_idem.deadletters.memory import grouped, matches
 from celery_idem.stores.redis.connection import client_from_url
@@ -84,11 +84,11 @@ class RedisLetterStore:
     def note(self, letter_id: str, attempt: Attempt) -> bool:
         return bool(self._call(_NOTE, *_noted(letter_id, attempt)))
 
-    def edit(self, letter_id: str, message: Message, attempt: Attempt) -> bool:
+    def edit(self, letter_id: str, message: Message, key: str, attempt: Attempt) -> bool:
         letter = self.get(letter_id)
         if letter is None:
             return False
-        edited = replace(letter, message=message)
+        edited = replace(letter, message=message, key=key)
         return bool(
             self._call(
                 _NOTE,
@@ -96,6 +96,8 @@ class RedisLetterStore:
                 codec.dump_letter(edited),
                 message.body,
                 codec.dump_message(letter.message),
+                key,
+                _searched(edited),
             )
         )
 
@@ -107,8 +109,8 @@ class RedisLetterStore:
     def give_back(self, letter_id: str, by: str) -> bool:
         return bool(self._call(_GIVE_BACK, letter_id, by))
 
-    def delete(self, letter_id: str, by: str = "") -> bool:
-        return bool(self._call(_DELETE, letter_id, by))
+    def delete(self, letter_id: str, by: str = "", *, sent: bool = False) -> bool:
+        return bool(self._call(_DELETE, letter_id, by, str(TRAIL_S if sent else 0)))
 
     # --- reading -------------------------------------------------------------------------
 
@@ -173,6 +175,10 @@ class RedisLetterStore:
         rows = self._call(_GROUPS, low, high, wanted.group)
         found = [_group(row) for row in rows]
         return sorted(found, key=lambda group: -group.count)
+
+    def trail(self, letter_id: str) -> tuple[Attempt, ...]:
+        name = self._base + b"sent:" + letter_id.encode()
+        return _history(self._scripts.patiently(lambda: self.client.hget(name, "hi")))
 
     def close(self) -> None:
         self._scripts.close()
@@ -242,9 +248,13 @@ def _letter(letter_id: str, row: Sequence[Any]) -> Letter:
         last_ms=int(last_ms),
         times=int(times),
         position=int(position),
-        history=tuple(codec.load_attempt(line) for line in (history or b"").splitlines() if line),
+        history=_history(history),
         original=codec.load_message(original) if original else None,
     )
+
+
+def _history(lines: Any) -> tuple[Attempt, ...]:
+    return tuple(codec.load_attempt(line) for line in (lines or b"").split(b"\n") if line)
 
 
 def _group(row: Sequence[Any]) -> Group:

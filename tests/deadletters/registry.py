@@ -1,0 +1,72 @@
+"""The letter stores that the suite runs over. A new store is one more ``Case``."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from celery_idem.deadletters.base import LetterStore
+from celery_idem.deadletters.memory import MemoryLetterStore
+from celery_idem.deadletters.redis.store import RedisLetterStore
+from tests.conformance.registry import ServerClock
+
+
+class HandMs:
+    """A clock in milliseconds, turned by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_750_000_000_000
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def pass_ms(self, ms: int) -> None:
+        self.now += ms
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A letter store under test, and its clock."""
+
+    store: LetterStore
+    clock: HandMs | ServerClock
+
+
+@dataclass(frozen=True)
+class Case:
+    """How the suite gets a store: ``open`` is entered once a test, and starts without letters."""
+
+    name: str
+    open: Callable[[pytest.FixtureRequest], AbstractContextManager[Subject]]
+    marks: tuple[pytest.MarkDecorator, ...] = ()
+
+
+@contextmanager
+def _memory(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    clock = HandMs()
+    yield Subject(MemoryLetterStore(clock.now_ms), clock)
+
+
+@contextmanager
+def _redis(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    url = request.getfixturevalue("redis_session_server").url()
+    store = RedisLetterStore.from_url(url, prefix=f"conf-{uuid.uuid4().hex[:12]}")
+
+    def now_ms() -> int:
+        seconds, micros = store.client.time()  # type: ignore[misc]
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    yield Subject(store, ServerClock(now_ms))
+    store.close()
+
+
+CASES: list[Case] = [Case("memory", _memory), Case("redis", _redis)]
+
+
+def params() -> list[object]:
+    """The cases as parameters of a fixture."""
+    return [pytest.param(case, id=case.name, marks=case.marks) for case in CASES]

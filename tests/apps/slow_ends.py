@@ -1,4 +1,4 @@
-"""Tasks whose handlers take longer than a lease: Celery runs them after the body, before the ack."""
+"""Tasks whose handlers take longer than a lease: Celery runs them between body and ack."""
 
 from __future__ import annotations
 

@@ -135,8 +135,7 @@ def test_a_task_that_is_terminated_by_its_user_frees_its_key_at_once(
     assert effects.count("t") == 1
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["between", "inside"])
-@pytest.mark.parametrize("dies_at", [0, 19, 49])
+@pytest.mark.parametrize(("dies_at", "inside"), [(0, True), (20, False), (49, True)])
 def test_a_batch_that_dies_half_way_sends_no_mail_twice(
     load: Any, start_worker: Any, effects: Effects, dies_at: int, inside: bool
 ) -> None:

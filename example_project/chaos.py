@@ -116,9 +116,9 @@ def _worst(runs: list[Running], picky: bool) -> Running | None:
 
 def _hit(run: Running) -> Hit:
     moment = {
-        "checking": "its card not yet charged",
-        "asking": "the gateway just charging its card",
-        "charged": "its card charged, the worker not yet told",
-        "answered": "its card charged",
+        "checking": "card not charged yet",
+        "asking": "card just being charged",
+        "charged": "card charged, worker not told yet",
+        "answered": "card charged",
     }[run.phase]
     return Hit(run.worker, run.pid, run.order_id, moment)

@@ -75,7 +75,7 @@ def lines_of(ledger: Ledger) -> list[tuple[str, str, str]]:
     """The ledger as (what, how many, remark)."""
     again = ledger.runs - ledger.orders
     lines = [
-        ("orders", f"{ledger.orders}", f"sent {ledger.clicks} times by impatient customers"),
+        ("orders", f"{ledger.orders}", f"sent {ledger.clicks} times, impatiently"),
         ("cards charged", f"{ledger.charges}", _equal(ledger.charges, ledger.orders, "orders")),
         ("money", f"{ledger.charged_cents / 100:,.2f}",
          _equal(ledger.charged_cents, ledger.ordered_cents, "prices")),
@@ -89,7 +89,7 @@ def lines_of(ledger: Ledger) -> list[tuple[str, str, str]]:
     for what in ("child", "worker"):
         waits = [kill.restarted_s or 0.0 for kill in ledger.kills if kill.what == what]
         if waits:
-            remark = "seconds until its work is taken up again"
+            remark = "seconds until its work goes on"
             lines.append((f"after a killed {what}", f"{max(waits):.1f}", remark))
     return lines
 
@@ -97,7 +97,7 @@ def lines_of(ledger: Ledger) -> list[tuple[str, str, str]]:
 def _asked(ledger: Ledger) -> str:
     if not ledger.repeats:
         return "once for each card"
-    return f"{ledger.repeats} again after a crash, same key: no money moved"
+    return f"{ledger.repeats} again: same key, no money moved"
 
 
 def _equal(one: int, other: int, what: str) -> str:

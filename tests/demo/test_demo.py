@@ -89,7 +89,7 @@ def test_workers_are_killed_and_every_card_is_charged_once(folder):
 
     assert status == 0, text
     assert re.search(r"SIGKILL process \d+ of worker-\d", text)
-    assert re.search(r"SIGKILL worker-\d: order \d+, its card charged, the worker not yet", text)
+    assert re.search(r"SIGKILL worker-\d: order \d+, card charged, worker not told yet", text)
     assert re.search(r"cards charged +60 +\S+ orders", text)
     assert re.search(r"clicks answered +120 +of 120", text)
     assert re.search(r"after a killed worker +\d+\.\d", text)

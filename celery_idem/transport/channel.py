@@ -62,6 +62,18 @@ class Channel(Consuming):
         priority = self._get_message_priority(message, reverse=False)
         return str(self.priority_steps[max(bisect(self.priority_steps, priority) - 1, 0)])
 
+    def score_of(self, message: dict[str, Any]) -> float:
+        """The priority as it was given, for a scored lane: any number, the lowest goes first."""
+        try:
+            return float(message["properties"]["priority"])
+        except (KeyError, TypeError, ValueError):
+            return float(self.default_priority)
+
+    def reprioritise(self, queue: str, name: str, score: float) -> bool:
+        """Change the score of the task with this id while it waits in a scored lane."""
+        lane = self.keys.lane(queue)
+        return bool(scripts.REPRIORITISE(self.raw, [lane], [name, float(score)]))
+
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         batch = kwargs.pop("_publish_batch", None)
         lane, ttl_ms = self.keys.lane(queue), self._ttl_ms.get(queue, 0)
@@ -69,10 +81,11 @@ class Channel(Consuming):
         args: list[scripts.Arg] = [self.step_of(message), envelope.encode(message)]
         if delay_s is not None and delay_s > 0:
             keys, script = [lane, self.keys.due, self.keys.wake], scripts.PUT_LATER
-            args += [int(delay_s * 1000) + 1, ttl_ms]
+            args += [int(delay_s * 1000) + 1, ttl_ms, self.score_of(message)]
         else:
             keys, script = [lane], scripts.PUT
-            args += [ttl_ms, "0" if delay_s is None else "1"]
+            args += [ttl_ms, "0" if delay_s is None else "1", self.score_of(message)]
+            args.append(str(message["headers"].get("id") or message["properties"]["delivery_tag"]))
         if batch is not None:
             # a server that restarted has forgotten its scripts, and a batch is not repeated
             batch.add("eval", script.source, len(keys), *keys, *args)
@@ -107,10 +120,13 @@ class Channel(Consuming):
 
     def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            self._ttl_ms[queue] = int(kwargs["arguments"]["x-expires"])
-            return
+        arguments = kwargs.get("arguments") or {}
         self._ttl_ms.pop(queue, None)
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            self._ttl_ms[queue] = int(arguments["x-expires"])
+        if arguments.get("x-queue-type") == "scored":
+            rate = float(arguments.get("x-aging-rate", 0.0))
+            self.raw.set(f"{self.keys.lane(queue)}:scored", rate)
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         return int(scripts.SIZE(self.raw, [self.keys.lane(queue)], self.steps)) >= 0

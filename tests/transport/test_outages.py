@@ -8,6 +8,12 @@ from tests.support.waiting import wait_until
 from tests.transport.conftest import APP, streams
 
 
+def pending(client) -> list[object]:
+    """What workers hold of the lane, and the leases."""
+    held = client.xpending_range("rs:{celery}:0", "w", "-", "+", 100)
+    return [*held, *client.zrange("rs:leases", 0, -1, withscores=True), client.time()]
+
+
 def test_a_task_that_runs_through_an_outage_is_acked_after_it_and_not_run_twice(
     load_streams_app, effects, start_worker, redis_server, fault_proxy
 ):
@@ -47,7 +53,10 @@ def test_a_worker_survives_a_restart_of_the_server(
     effects.wait_for(lambda it: all(it.count(f"k{n}:end") >= 1 for n in range(20)), 60)
     assert worker.returncode is None
     with redis_server.client() as client:
-        wait_until(lambda: client.xlen("rs:{celery}:0") == 0, what="an empty lane")
+        wait_until(
+            lambda: client.xlen("rs:{celery}:0") == 0,
+            what=lambda: f"an empty lane: {pending(client)}\n{worker.log_text()[-6000:]}",
+        )
 
 
 def test_a_half_open_connection_is_noticed_and_replaced(

@@ -45,16 +45,35 @@ local function hand_out(lane, base, step, e)
   return 1
 end
 
+-- In a scored lane the best ones are put into the stream as they are taken, and so held like all.
+local function draw(base, count)
+  local drawn = redis.call('ZPOPMIN', base .. ':z', count)
+  for i = 1, #drawn, 2 do
+    local id = drawn[i]
+    local kept = redis.call('HGET', base .. ':b', id)
+    if kept then
+      local waited, score, body = string.match(kept, '^(%d)|([^|]*)|(.*)$')
+      redis.call('XADD', base .. ':' .. main, '*', 'm', body, 'w', waited, 's', score,
+                 't', string.sub(id, 1, 13))
+      redis.call('HDEL', base .. ':b', id)
+    end
+    local name = string.sub(id, 18)
+    if redis.call('HGET', base .. ':i', name) == id then redis.call('HDEL', base .. ':i', name) end
+  end
+end
+
 -- Up to count messages of one lane. Wakes the next worker if there is more than that.
 local function take(lane, count)
   local base, got, more, steps = KEYS[lane + 1], 0, false, {main}
-  local others = {}
+  local others = {base .. ':z'}
   for _, step in ipairs(all_steps) do
     if step ~= main then others[#others + 1] = base .. ':' .. step end
   end
   if redis.call('EXISTS', unpack(others)) > 0 then steps = all_steps end
   for _, step in ipairs(steps) do
     local stream = base .. ':' .. step
+    local scored = step == main and #steps > 1 and redis.call('EXISTS', base .. ':z') == 1
+    if scored and got < count then draw(base, count - got) end
     if step == main or redis.call('EXISTS', stream) == 1 then
       local last
       while got < count do
@@ -66,7 +85,7 @@ local function take(lane, count)
       end
       if got >= count then
         local newest = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
-        more = more or (newest ~= nil and newest[1] ~= last)
+        more = more or scored or (newest ~= nil and newest[1] ~= last)
       end
     end
   end

@@ -6,13 +6,27 @@
 redis.call('ZREM', KEYS[1], '')
 local t = redis.call('TIME')
 local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+
+local function place_by_score(base, score, body)
+  local known, message = pcall(cjson.decode, body)
+  local name = known and type(message.headers) == 'table' and message.headers.id or 'unnamed'
+  local id = string.format('%s%06d:%s', t[1], t[2], name)
+  local rate = redis.call('GET', base .. ':scored') or '0'
+  while redis.call('HEXISTS', base .. ':b', id) == 1 do id = id .. '+' end
+  redis.call('ZADD', base .. ':z', tonumber(score) + tonumber(rate) * tonumber(t[1]), id)
+  redis.call('HSET', base .. ':b', id, '1|' .. score .. '|' .. body)
+  redis.call('HSET', base .. ':i', name, id)
+end
+
 local room, moved = tonumber(ARGV[1]), 0
 local lanes = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, 16)
 for _, base in ipairs(lanes) do
   local due = redis.call('ZRANGEBYSCORE', base .. ':d', '-inf', now, 'LIMIT', 0, room - moved)
   for _, member in ipairs(due) do
     local step, n, r, since, body = string.match(member, '^%d+|([^|]*)|(%d+)|(%d+)|(%d+)|(.*)$')
-    if n == '0' then
+    if string.sub(step, 1, 1) == 's' then
+      place_by_score(base, string.sub(step, 2), body)
+    elseif n == '0' then
       redis.call('XADD', base .. ':' .. step, '*', 'm', body, 'w', '1')
     else
       redis.call('XADD', base .. ':' .. step, '*', 'm', body, 'n', n, 'r', r, 't', since, 'w', '1')

@@ -3,7 +3,9 @@
 -- ARGV     1 'all': the whole lane goes, with what workers hold  2.. steps
 -- Returns  how many waiting messages were removed
 local base, removed = KEYS[1], redis.call('ZCARD', KEYS[1] .. ':d')
-redis.call('DEL', base .. ':d', base .. ':bell')
+removed = removed + redis.call('ZCARD', base .. ':z')
+redis.call('DEL', base .. ':d', base .. ':bell', base .. ':z', base .. ':b', base .. ':i')
+if ARGV[1] == 'all' then redis.call('DEL', base .. ':scored') end
 redis.call('ZREM', KEYS[2], base)
 for i = 2, #ARGV do
   local stream = base .. ':' .. ARGV[i]

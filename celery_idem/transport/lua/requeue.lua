@@ -17,7 +17,8 @@ local delay = math.min(tonumber(ARGV[4]) * 2 ^ math.min(requeues - 1, 30), tonum
 local t = redis.call('TIME')
 local us = tonumber(t[1]) * 1000000 + tonumber(t[2])
 local due = math.floor(us / 1000) + delay
-local head = string.format('%016.0f|f|%d|%d|%s|', us, tonumber(v.n) + 1, requeues, v.t)
+local head = string.format('%016.0f|%s|%d|%d|%s|', us, v.s and 's' .. v.s or 'f',
+                           tonumber(v.n) + 1, requeues, v.t)
 redis.call('ZADD', base .. ':d', due, head .. v.m)
 redis.call('ZADD', KEYS[2], 'LT', due, base)
 if redis.call('ZRANGE', KEYS[2], 0, 0)[1] == base and redis.call('LLEN', KEYS[3]) == 0 then

@@ -2,7 +2,8 @@
 -- KEYS[1]  the lane
 -- ARGV     steps
 -- Returns  the number, or -1 when the lane does not exist
-local base, ready, known = KEYS[1], 0, redis.call('EXISTS', KEYS[1] .. ':d') == 1
+local base, ready = KEYS[1], redis.call('ZCARD', KEYS[1] .. ':z')
+local known = redis.call('EXISTS', base .. ':d', base .. ':z', base .. ':scored') > 0
 for _, step in ipairs(ARGV) do
   local stream = base .. ':' .. step
   if redis.call('EXISTS', stream) == 1 then

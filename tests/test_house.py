@@ -62,7 +62,7 @@ FOREIGN: dict[str, set[str]] = {
     "stores": {"celery", "kombu", "django", "click", "rich"},
     "*": {"django", "click", "rich"},
 }
-KNOWS: dict[str, set[str]] = {"django": {"django"}, "cli": {"click", "rich"}}
+KNOWS: dict[str, set[str]] = {"django": {"django", "click"}, "cli": {"click", "rich"}}
 #: packages that a room may import inside a function only
 LAZY: dict[str, set[str]] = {
     "binding": {"django"},

@@ -20,6 +20,8 @@ DEFAULT_MAX_RESULT_BYTES = 64 * 1024
 DEFAULT_STORE_PATIENCE_S = 60.0
 #: Times that ``Reject(requeue=True)`` is honoured for one message before it is a failure.
 DEFAULT_MAX_REQUEUES = 20
+#: Seconds for which a revoked key stays so, unless told otherwise: 30 days.
+DEFAULT_REVOKE_S = 30 * 86400.0
 
 LANE_ORDERS = ("weighted", "strict", "deadline")
 CHARGES = ("messages", "seconds")

@@ -1,1 +1,128 @@
-"""System checks: what ``manage.py check`` says about settings and databases."""
+"""System checks: what ``manage.py check`` says about settings, tasks and databases.
+
+=================== ===========================================================================
+celery_idem.E001    ``CELERY_IDEM`` has a wrong or unknown setting, or no store can be chosen
+celery_idem.E002    the database can't keep records
+celery_idem.E003    an idempotent task can't keep its promise (with the arithmetic)
+celery_idem.E004    the tables are missing (``check --database default``)
+celery_idem.W001    records are kept in SQLite
+celery_idem.W002    the database's character set can't keep every key
+=================== ===========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from celery import current_app
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
+
+from celery_idem.binding import binding_of
+from celery_idem.core.errors import ConfigError, IdemError
+from celery_idem.django.connections import VENDORS
+
+_KEEPS_IN_DATABASE = ("django", "tiered")
+
+
+@register("celery_idem")
+def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
+    """``CELERY_IDEM``, read as a worker reads it."""
+    binding = binding_of(current_app)
+    try:
+        settings = binding.settings
+    except (ConfigError, TypeError) as error:
+        return [
+            Error(
+                str(error),
+                hint="CELERY_IDEM is a dict, for example {'store': 'django', 'lease_s': 30}.",
+                id="celery_idem.E001",
+            )
+        ]
+    return _check_store(settings.store)
+
+
+@register("celery_idem")
+def check_tasks(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
+    """The terms of every idempotent task: a retention shorter than twice its retry window is seen
+    here and not by a worker at night."""
+    from celery_idem.task import IdempotentTask, is_celerys_own
+
+    found: list[CheckMessage] = []
+    app = current_app
+    try:
+        app.loader.import_default_modules()
+        tasks = list(app.tasks.values())
+    except IdemError as error:
+        return [Error(str(error), id="celery_idem.E003")]
+    for task in tasks:
+        if not isinstance(task, IdempotentTask) or is_celerys_own(task.name):
+            continue
+        try:
+            task._terms  # noqa: B018 - worked out here
+        except ConfigError as error:
+            found.append(Error(str(error), obj=task.name, id="celery_idem.E003"))
+    return found
+
+
+@register(Tags.database)
+def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """The tables are there, in every database that is asked about and keeps records."""
+    from celery_idem.django.models import InboxEntry, KeyRecord, KeyStep
+
+    found: list[CheckMessage] = []
+    for alias in databases or ():
+        if alias != DEFAULT_DB_ALIAS:
+            continue  # the inbox of another database is its user's choice
+        try:
+            tables = set(connections[alias].introspection.table_names())
+        except DatabaseError:
+            continue  # Django's own checks say that it can't be reached
+        missing = [
+            m._meta.db_table for m in (KeyRecord, KeyStep, InboxEntry)
+            if m._meta.db_table not in tables
+        ]  # fmt: skip
+        if missing:
+            found.append(
+                Error(
+                    f"the database {alias!r} lacks the tables {', '.join(missing)}",
+                    hint=f"manage.py migrate celery_idem --database {alias}",
+                    id="celery_idem.E004",
+                )
+            )
+    return found
+
+
+def _check_store(store: str | None) -> list[CheckMessage]:
+    if store not in _KEEPS_IN_DATABASE:
+        return []
+    vendor = connections[DEFAULT_DB_ALIAS].vendor
+    if vendor not in VENDORS:
+        return [
+            Error(
+                f"records can't be kept in the default database, which is {vendor}",
+                hint="Use PostgreSQL, MariaDB, MySQL or SQLite, or keep records in Redis: "
+                "CELERY_IDEM = {'store': 'redis://…'}.",
+                id="celery_idem.E002",
+            )
+        ]
+    if vendor == "sqlite":
+        return [
+            Warning(
+                "records are kept in SQLite, which has one writer at a time",
+                hint="Good for trying out; for many workers use PostgreSQL, MariaDB or Redis.",
+                id="celery_idem.W001",
+            )
+        ]
+    options = connections[DEFAULT_DB_ALIAS].settings_dict.get("OPTIONS") or {}
+    charset = str(options.get("charset", "utf8mb4"))
+    if vendor == "mysql" and charset.lower() != "utf8mb4":
+        return [
+            Warning(
+                f"the connection's character set {charset} can't keep every key",
+                hint="Set OPTIONS['charset'] to 'utf8mb4'.",
+                id="celery_idem.W002",
+            )
+        ]
+    return []

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from django.core.management import call_command
+from django.db import connections
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.django.settings")
-
-import django
-
-django.setup()
-
-from django.core.management import call_command  # noqa: E402
-from django.db import connections  # noqa: E402
-
-from tests.support.services import MARIADB_URL, POSTGRES_URL  # noqa: E402
+from tests.django import ready  # noqa: F401 - before anything that needs Django
+from tests.support.services import MARIADB_URL, POSTGRES_URL
 
 #: alias → what a test that uses it is marked with
 MARKS: dict[str, tuple[pytest.MarkDecorator, ...]] = {

@@ -1,7 +1,8 @@
 """The shop's Celery app, for real workers and for the test's own process.
 
-Read from the environment: ``TEST_BROKER``, ``TEST_BACKEND`` (default: the broker), ``TEST_EFFECTS``,
-``TEST_PLAN`` (see ``tests/apps/stepped.py``), and what ``tests/django/settings.py`` reads.
+Read from the environment: ``TEST_BROKER``, ``TEST_BACKEND`` (default: the broker),
+``TEST_EFFECTS``, ``TEST_PLAN`` (see ``tests/apps/stepped.py``), and what
+``tests/django/settings.py`` reads.
 """
 
 from __future__ import annotations
@@ -14,17 +15,11 @@ import time
 from typing import Any
 
 from celery import Celery
-
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.django.settings")
-
-import django
-
-django.setup()
-
 from django.db import transaction
 
 from celery_idem import IdempotentTask
 from tests.apps.stepped import GatewayDown, point
+from tests.django import ready  # noqa: F401 - before the models
 from tests.django.shop.models import Effect, Order
 from tests.support.effects import Effects
 

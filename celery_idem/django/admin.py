@@ -29,7 +29,7 @@ _COLOURS = {
 _REVOKED_COLOUR = "#b42318"
 
 
-class ReadOnly(admin.ModelAdmin[Any]):
+class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
     """Nothing is added, changed or deleted by hand: the store alone writes these tables."""
 
     def has_add_permission(self, request: Any) -> bool:

@@ -128,8 +128,11 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
         install(app)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run once in a worker or eagerly; a direct call is a plain function call."""
-        if self.request.called_directly or is_celerys_own(self.name):
+        """Run once in a worker or eagerly; a direct call is a plain function call, also one of the
+        task by its own body."""
+        request = self.request
+        own_call = request.called_directly or getattr(request, DELIVERY, None) is not None
+        if own_call or is_celerys_own(self.name):
             return super().__call__(*args, **kwargs)
         return Run(self, self._terms, args, kwargs).once()
 

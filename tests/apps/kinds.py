@@ -1,0 +1,172 @@
+"""Every way to write an idempotent task (DESIGN §3). Each has the effect that its key names."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from celery import Celery, Task, shared_task
+from pydantic import BaseModel
+
+from celery_idem import IdempotentTask
+from tests.support.effects import Effects
+
+broker = os.environ["TEST_BROKER"]
+app = Celery("kinds", broker=broker, backend=broker)
+app.set_default()  # for shared_task
+app.conf.update(
+    worker_prefetch_multiplier=1,
+    broker_connection_retry_on_startup=True,
+    idem=json.loads(os.environ.get("TEST_IDEM", '{"lease_s": 2}')),
+)
+
+
+def note(key: str, **fields: Any) -> None:
+    Effects.from_env().bump(key, **fields)
+
+
+@app.task(base=IdempotentTask, name="kinds.decorated", idem_key="{n}")
+def decorated(n: int, more: str = "") -> int:
+    note("decorated", n=n)
+    return n
+
+
+@shared_task(base=IdempotentTask, name="kinds.shared", idem_key="{n}")
+def shared(n: int, more: str = "") -> int:
+    note("shared", n=n)
+    return n
+
+
+class ClassBased(IdempotentTask):
+    """Its key function is a method."""
+
+    name = "kinds.class_based"
+
+    def idem_key(self, n: int, more: str = "") -> str:  # type: ignore[override]
+        return f"{self.name}-{n}"
+
+    def run(self, n: int, more: str = "") -> int:
+        note("class_based", n=n)
+        return n
+
+
+class_based = app.register_task(ClassBased())
+
+
+class Around(IdempotentTask):
+    """A user's base class whose ``__call__`` wraps every delivery, run or not."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        note("around")
+        return super().__call__(*args, **kwargs)
+
+
+@app.task(base=Around, name="kinds.around", idem_key="{n}")
+def around(n: int, more: str = "") -> int:
+    note("inside around", n=n)
+    return n
+
+
+class Timed(Task):  # type: ignore[type-arg]
+    """A user's own base class, known before ours: its ``__call__`` wraps every run."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        note("timed")
+        return super().__call__(*args, **kwargs)
+
+
+class Within(IdempotentTask, Timed):
+    abstract = True
+
+
+@app.task(base=Within, name="kinds.within", bind=True, idem_key="{n}")
+def within(self: Any, n: int, more: str = "") -> int:
+    note("inside within", n=n, fence=self.fence, task_id=self.request.id)
+    return n
+
+
+@app.task(base=IdempotentTask, name="kinds.bound", bind=True, idem_key="{n}")
+def bound(self: Any, n: int, more: str = "") -> int:
+    note("bound", n=n, fence=self.fence, name=self.name)
+    return n
+
+
+class Order(BaseModel):
+    number: int
+    note: str = ""
+
+
+@app.task(base=IdempotentTask, name="kinds.typed", pydantic=True, idem_key="{order.number}")
+def typed(order: Order) -> Order:
+    note("typed", n=order.number, kind=type(order).__name__)
+    return Order(number=order.number, note="done")
+
+
+@app.task(base=IdempotentTask, name="kinds.limited", rate_limit="600/m", idem_key="{n}")
+def limited(n: int, more: str = "") -> int:
+    note("limited", n=n)
+    return n
+
+
+@app.task(base=IdempotentTask, name="kinds.silent", ignore_result=True, idem_key="{n}")
+def silent(n: int, more: str = "") -> int:
+    note("silent", n=n)
+    return n
+
+
+@app.task(base=IdempotentTask, name="kinds.untyped", typing=False, idem_key="{n}")
+def untyped(n: int, more: str = "") -> int:
+    note("untyped", n=n)
+    return n
+
+
+@app.task(base=IdempotentTask, name="kinds.prior", bind=True, priority=3, idem_key="{n}")
+def prior(self: Any, n: int, more: str = "") -> int:
+    note("prior", n=n, priority=self.request.delivery_info.get("priority"))
+    if self.request.retries == 0 and more == "retry":
+        raise self.retry(countdown=0)
+    return n
+
+
+@app.task(base=IdempotentTask, name="kinds.late", expires=3600, idem_key="{n}")
+def late(n: int, more: str = "") -> int:
+    note("late", n=n)
+    return n
+
+
+class Unwritable:
+    """No serializer takes it."""
+
+
+@app.task(base=IdempotentTask, name="kinds.unwritable", idem_key="{n}", ignore_result=True)
+def unwritable(n: int) -> Any:
+    note("unwritable", n=n)
+    return Unwritable()
+
+
+@app.task(base=IdempotentTask, name="kinds.unwritable_kept", idem_key="{n}")
+def unwritable_kept(n: int) -> Any:
+    note("unwritable_kept", n=n)
+    return Unwritable()
+
+
+@app.task(base=IdempotentTask, name="kinds.recursive", bind=True, idem_key="{n}")
+def recursive(self: Any, n: int) -> int:
+    """Calls itself as a plain function."""
+    note("recursive", n=n)
+    return n * self(n - 1) if n > 1 else 1
+
+
+@app.task(base=IdempotentTask, name="kinds.half", bind=True, idem_key="{n}")
+def half(self: Any, n: int) -> str:
+    """Publishes its own retry, and goes on (``throw=False``)."""
+    note(f"half:{self.request.retries}")
+    if self.request.retries == 0:
+        self.retry(countdown=0, throw=False)
+        return "went on"
+    return "retried"

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Ignore, Reject, Retry
 from celery.worker.request import Request
@@ -42,7 +43,8 @@ def acks_on_timeout(task: Any) -> bool:
 
 def error_of(exc_info: Any) -> Any:
     """The exception itself; billiard wraps it with its traceback."""
-    return getattr(exc_info.exception, "exc", exc_info.exception)
+    error = exc_info.exception
+    return error.exc if isinstance(error, ExceptionWithTraceback) else error
 
 
 class EndingRequest(Request):

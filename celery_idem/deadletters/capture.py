@@ -57,6 +57,7 @@ def keep_failure(task: Any, error: BaseException) -> None:
         worker=request.hostname or "",
     )
     post.put(task.app, letter)
+    parent.mark_kept(error)
 
 
 def reason_of(task: Any, request: Any, error: BaseException) -> Reason:

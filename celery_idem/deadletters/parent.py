@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import traceback as tracebacks
 from typing import Any
@@ -34,6 +35,9 @@ logger = logging.getLogger("celery_idem.deadletters")
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 
+#: Attribute of an error whose letter the child has stored.
+_KEPT = "_idem_kept"
+
 _ANSWERS = (AlreadyProcessed, InProgress)
 
 
@@ -54,7 +58,7 @@ def set_aside(request: Any, why: str, info: Any) -> bool:
         return True
     try:
         message = message_of(request.message)
-        if why == ending.FAILURE and _kept_by_the_child(app, request, message):
+        if why == ending.FAILURE and _kept_by_the_child(app, request, error, message):
             return True
         post.put(app, _letter(request, why, info, message), quick=True)
     except Exception as unable:
@@ -128,9 +132,18 @@ def fault_of_info(info: Any) -> Fault:
     return named_fault(type_name(error), str(error), str(info.traceback or ""), place_in(frames))
 
 
-def _kept_by_the_child(app: Any, request: Any, message: Message) -> bool:
-    """The child stores a failure's letter itself, before its answer; what fails outside of the
-    task's own code (its result can't be encoded, its arguments can't be read) it does not see."""
+def mark_kept(error: BaseException) -> None:
+    """In the child: this error has its letter. The mark travels with the error to the parent."""
+    with contextlib.suppress(AttributeError, TypeError):
+        setattr(error, _KEPT, True)
+
+
+def _kept_by_the_child(app: Any, request: Any, error: Any, message: Message) -> bool:
+    """The child stores a failure's letter itself, before its answer. What fails outside of the
+    task's own code (its result can't be encoded, its arguments can't be read) it does not see; nor
+    does a mark come through where the error could not be pickled."""
+    if getattr(error, _KEPT, False):
+        return True
     return quick_letters_of(app).get(letter_id(request.id, message)) is not None
 
 

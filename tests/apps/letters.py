@@ -54,6 +54,16 @@ def breaks(self: Any, name: str, mended: str = "") -> str:
     return name
 
 
+@app.task(base=IdempotentTask, name="letters.waits", bind=True, idem_key="waits:{name}")
+def waits(self: Any, name: str, gate: str) -> str:
+    """Wait for the gate file."""
+    gives_up = time.monotonic() + 120
+    while not _mended(gate) and time.monotonic() < gives_up:
+        time.sleep(0.02)
+    _effects().bump(name)
+    return name
+
+
 @app.task(base=IdempotentTask, name="letters.other", bind=True, idem_key="other:{name}")
 def other(self: Any, name: str) -> None:
     raise LookupError(f"no such customer: {name}")

@@ -16,6 +16,8 @@ class Holder:
         self.id = uuid.uuid4().hex
         #: delivery tag → message, from its record to its ack
         self.open: dict[str, Any] = {}
+        #: tag → when its task was first seen to be over, though nobody acked (closed holders only)
+        self._over_since: dict[str, float] = {}
         #: the channel is gone; what is still open belongs to tasks that run on
         self.closed = False
         self._numbers = itertools.count(1)
@@ -35,6 +37,15 @@ class Holder:
         for tag in back:
             self.open.pop(tag, None)
         return back
+
+    def forgotten(self, running: Collection[str], now: float, patience_s: float) -> list[str]:
+        """What no task works on any more, and nobody acked for ``patience_s`` after that.
+
+        A net for a task that ends without an ack: its message goes back like a dead worker's.
+        """
+        over = {tag: self._over_since.get(tag, now) for tag in self.open.copy()}
+        self._over_since = {tag: since for tag, since in over.items() if tag not in running}
+        return [tag for tag, since in self._over_since.items() if now - since > patience_s]
 
     def lose(self, tags: Collection[str]) -> dict[str, Any]:
         """These were given to others: forget them, and return those that were open."""

@@ -191,6 +191,7 @@ class Keeper:
         lost, expired = self.ledger.tick(client, list(before))
         for holder_id in lost:
             self.lost(*before[holder_id])
+        self._give_back_forgotten()
         for dead in expired:
             taker = uuid.uuid4().hex
             count = self.ledger.take_over(client, dead, taker)
@@ -198,6 +199,17 @@ class Keeper:
                 self._taken.append(taker)
             if count > 0 and dead != ASIDE:
                 logger.warning("taking over %d messages of a worker that is gone", count)
+
+    def _give_back_forgotten(self) -> None:
+        closed = [h for h in self._holders if h.closed and h.open]
+        if not closed or all(h.closed for h in self._holders):
+            return  # without a connection, celery's acks wait too
+        running = self.running()
+        for holder in closed:
+            tags = holder.forgotten(running, time.monotonic(), self.ledger.times.lease_s)
+            if holder.lose(tags):
+                logger.warning("%d messages of ended tasks were never acked; put back", len(tags))
+                self.give_back(holder, tags, front=None)
 
     def _redeliver_batch(self, taken: str) -> None:
         client = self._redis()

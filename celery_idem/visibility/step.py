@@ -8,7 +8,7 @@ import socket
 from collections.abc import Collection
 from typing import Any
 
-from celery import Celery, bootsteps
+from celery import VERSION, Celery, bootsteps
 from celery.worker import state
 from kombu.transport import redis as kombu_redis
 
@@ -42,6 +42,8 @@ def install_visibility(app: Celery) -> None:
     app.steps["consumer"].add(VisibilityStep)
 
 
+#: Before this version of celery, prefork's flush also forgets the tasks that run: nobody acks them.
+RUNNING_SURVIVES = (5, 6, 3)
 #: States of a blueprint that goes down (celery 5.7 bootsteps.py: CLOSE, TERMINATE).
 STOPPING = (0x2, 0x3)
 
@@ -168,10 +170,12 @@ class _Keeping:
             or consumer.app.conf.worker_cancel_long_running_tasks_on_connection_loss
         ):
             return ()
-        requests = set(state.active_requests)
+        requests = _copy_of(state.active_requests)
         if vars(consumer.pool).get("flush") is None:
             # only prefork drops what waits in the pool; elsewhere it will run, and ack
-            requests |= set(state.reserved_requests)
+            requests |= _copy_of(state.reserved_requests)
+        elif VERSION[:3] < RUNNING_SURVIVES:
+            return ()
         return {request.message.delivery_tag for request in requests}
 
     def _stopping(self) -> bool:
@@ -180,3 +184,12 @@ class _Keeping:
         if any(code is not None and code is not False for code in asked):
             return True
         return self._consumer.blueprint.state in STOPPING
+
+
+def _copy_of(requests: Any) -> set[Any]:
+    """The members of a set that another thread may change meanwhile."""
+    while True:
+        try:
+            return set(requests)
+        except RuntimeError:
+            continue

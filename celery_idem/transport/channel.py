@@ -25,6 +25,7 @@ _OPTIONS = (
     "max_deliveries",
     "delays_in_broker",
     "unroutable",
+    "accept_lists",
 )
 
 

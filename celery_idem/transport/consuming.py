@@ -19,6 +19,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from celery_idem.transport import envelope, picks, scripts
 from celery_idem.transport.leasing import Leasing
+from celery_idem.transport.moving import lists_of
 from celery_idem.transport.session import Held, LeaseOver, Session
 
 logger = logging.getLogger("celery_idem.transport")
@@ -49,6 +50,17 @@ class BellAnswer:
     queues: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptAnswer:
+    """An answer that is still to come: to moving messages out of stock's lists."""
+
+
+Answer = AckAnswer | FetchAnswer | BellAnswer | AcceptAnswer
+
+#: While stock's lists are accepted nobody rings for what comes there: longest wait in seconds.
+ACCEPT_EVERY_S = 0.5
+
+
 class Consuming(Leasing):
     """The half of the channel that takes messages."""
 
@@ -59,13 +71,15 @@ class Consuming(Leasing):
     #: Deliveries without an ack after which a message is set aside. 0: never. A message that only
     #: sat in the prefetch of a killed worker counts too, so don't set it low.
     max_deliveries = 0
+    #: Take what stock producers send as well (docs: migration).
+    accept_lists = False
 
     steps: tuple[str, ...]
 
     def init_consuming(self) -> None:
         self.lanes: tuple[str, ...] = ()  #: queues that are consumed
         self._no_ack: set[str] = set()
-        self._awaited: deque[AckAnswer | FetchAnswer | BellAnswer] = deque()
+        self._awaited: deque[Answer] = deque()
         self._inbox: deque[tuple[str, dict[str, Any]]] = deque()
         self._found_empty: frozenset[str] = frozenset()  #: queues that the last fetch looked at
         self._answer_lost = False
@@ -161,11 +175,22 @@ class Consuming(Leasing):
         if not queues:
             return []
         if self._found_empty.issuperset(queues):
+            if self.accept_lists:
+                timeout = min(timeout or self.block_s, ACCEPT_EVERY_S)
             self._awaited.append(BellAnswer(queues))
             bells = [f"{self.keys.lane(queue)}:bell" for queue in queues]
             return [("BLPOP", *bells, min(timeout or self.block_s, self.block_s))]
+        commands = self._accept(queues, count) if self.accept_lists else []
         self._awaited.append(FetchAnswer(queues, chosen))
-        return [scripts.FETCH.command(*self._fetch_call(session, queues, chosen))]
+        return [*commands, scripts.FETCH.command(*self._fetch_call(session, queues, chosen))]
+
+    def _accept(self, queues: Sequence[str], count: int) -> list[tuple[Any, ...]]:
+        commands = []
+        for queue in queues:
+            self._awaited.append(AcceptAnswer())
+            keys = [self.keys.lane(queue), *lists_of(self, queue)]
+            commands.append(scripts.ACCEPT.command(keys, [count, *self.steps[1:]]))
+        return commands
 
     def _fetch_call(
         self, session: Session | None, queues: Sequence[str], chosen: Sequence[int]
@@ -218,14 +243,16 @@ class Consuming(Leasing):
         if isinstance(awaited, BellAnswer):
             self._found_empty = frozenset()
             return False
+        if isinstance(awaited, AcceptAnswer):
+            return False
         return self._fetched(awaited, reply)
 
-    def _forgotten(self, awaited: AckAnswer | FetchAnswer | BellAnswer) -> None:
+    def _forgotten(self, awaited: Answer) -> None:
         """The server does not know our scripts (a new one, or restarted)."""
         self._give_up(awaited)
-        scripts.load(self.raw, scripts.ACK, scripts.FETCH)
+        scripts.load(self.raw, scripts.ACK, scripts.FETCH, scripts.ACCEPT)
 
-    def _give_up(self, awaited: AckAnswer | FetchAnswer | BellAnswer) -> None:
+    def _give_up(self, awaited: Answer) -> None:
         if isinstance(awaited, AckAnswer) and self._session is not None:
             self._session.put_back(awaited.acks)
 

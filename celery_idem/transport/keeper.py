@@ -50,6 +50,7 @@ class Keeper:
         self.lingering_since: float | None = None
         self._stopped = False
         self._no_sweep_before = 0.0
+        self._seen_over: set[str] = set()
         self._fresh = True
         self._audit_at = 0.0
         self._thread = threading.Thread(
@@ -156,8 +157,10 @@ class Keeper:
             return False
         waited_s = time.monotonic() - (self.lingering_since or 0.0)
         if session.held and waited_s > DROP_PATIENCE_S:
-            running = tags_that_run()
-            session.give_back([tag for tag in list(session.held) if tag not in running])
+            over = set(session.held) - tags_that_run()
+            # what has just ended may be acked in this moment: it is looked at twice
+            session.give_back(over & self._seen_over)
+            self._seen_over = over
         return session.is_idle
 
 
@@ -212,4 +215,24 @@ def tags_that_run() -> set[str]:
     state: Any = sys.modules.get("celery.worker.state")
     if state is None:
         return set()
-    return {request.message.delivery_tag for request in tuple(state.active_requests)}
+    active = tuple(state.active_requests)
+    return {request.message.delivery_tag for request in active if _still_runs(request)}
+
+
+def _still_runs(request: Any) -> bool:
+    """Whether the pool still works on it.
+
+    A greenlet whose result could not be stored ends with an error and without an ack, and Celery
+    goes on counting its request as active.
+    """
+    reference = getattr(request, "_apply_result", None)
+    if reference is None:
+        return True  # solo: it runs in the very thread of the consumer
+    result = reference()
+    if result is None:
+        return False
+    if (future := getattr(result, "f", None)) is not None:  # threads
+        return not future.done()
+    if callable(ready := getattr(result, "ready", None)):  # prefork, gevent
+        return not ready()
+    return not getattr(result, "dead", False)  # eventlet

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import redis
 
-from celery_idem.transport import kombu_base
+from celery_idem.transport import kombu_base, status
 from celery_idem.transport.keeper import Flusher, Keeper
 from celery_idem.transport.keys import Keys
 from celery_idem.transport.session import Session, Terms
+
+logger = logging.getLogger("celery_idem.transport")
 
 
 class Leasing(kombu_base.Channel):  # type: ignore[misc]
@@ -55,6 +58,8 @@ class Leasing(kombu_base.Channel):  # type: ignore[misc]
         session = self.session
         session.join(self.keys.lane(queue) for queue in queues)
         if self._keeper is None:
+            for sentence in status.warnings(session.client):
+                logger.warning("%s", sentence)
             self._keeper = Keeper(session)
             self._keeper.start()
         return session

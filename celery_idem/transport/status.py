@@ -1,0 +1,110 @@
+"""What the broker holds: for ``celery idem``, metrics and checks at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from celery_idem.transport import scripts
+from celery_idem.transport.moving import channel_of
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """One queue, in one look. Ages are ``None`` where there is nothing to have one."""
+
+    queue: str
+    ready: int  #: wait to be taken
+    held: int  #: taken by workers and not acked
+    delayed: int  #: not due yet
+    set_aside: int  #: unreadable, or delivered too often
+    oldest_ready_s: float | None  #: age of the message that has waited longest
+    longest_held_s: float | None  #: how long the first unacked message has been held
+    next_due_s: float | None  #: seconds until the next delayed message is due
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """One worker's lease."""
+
+    session: str
+    lease_left_s: float
+    queues: tuple[str, ...]
+
+
+def lanes(connection: Any) -> list[LaneStatus]:
+    """All queues that the broker knows, by name. Raises ConfigError for another broker."""
+    channel = channel_of(connection)
+    return [_lane(channel, queue) for queue in known_queues(channel)]
+
+
+def known_queues(channel: Any) -> list[str]:
+    """Names of all queues that have any key."""
+    keys = channel.keys
+    pattern = f"{keys.prefix}{{*}}:*"
+    found = {
+        name.rpartition(b"}")[0][len(keys.prefix) + 1 :].decode()
+        for name in channel.raw.scan_iter(pattern, count=1000)
+    }
+    return sorted(found)
+
+
+def _lane(channel: Any, queue: str) -> LaneStatus:
+    row = scripts.STATUS(channel.raw, [channel.keys.lane(queue)], channel.steps)
+    _, ready, held, delayed, set_aside, oldest_ms, longest_ms, due_ms = row
+    return LaneStatus(
+        queue, ready, held, delayed, set_aside, _s(oldest_ms), _s(longest_ms), _s(due_ms)
+    )
+
+
+def _s(milliseconds: int) -> float | None:
+    return None if milliseconds < 0 else milliseconds / 1000
+
+
+def sessions(connection: Any) -> list[SessionStatus]:
+    """The workers that hold a lease, the one that ends first in front."""
+    channel = channel_of(connection)
+    keys, client = channel.keys, channel.raw
+    seconds, micros = client.time()
+    now_ms = seconds * 1000 + micros / 1000
+    return [
+        SessionStatus(
+            name.decode(),
+            (over_ms - now_ms) / 1000,
+            tuple(
+                sorted(
+                    keys.queue(lane.decode())
+                    for lane in client.smembers(keys.session_lanes(name.decode()))
+                )
+            ),
+        )
+        for name, over_ms in client.zrange(keys.leases, 0, -1, withscores=True)
+    ]
+
+
+def warnings(client: Any) -> list[str]:
+    """What in the server's configuration can lose messages, a sentence each.
+
+    Nothing where the server does not say (managed servers refuse CONFIG).
+    """
+    try:
+        config = client.config_get("maxmemory*") | client.config_get("appendonly")
+        config |= client.config_get("save")
+    except redis.RedisError:
+        return []
+    found = []
+    policy = config.get("maxmemory-policy", "noeviction")
+    if config.get("maxmemory", "0") != "0" and policy != "noeviction":
+        found.append(
+            f"maxmemory-policy is {policy}: a full server throws messages away; "
+            "set it to noeviction, then producers get an error instead"
+        )
+    if config.get("appendonly", "yes") == "no":
+        kept = "the last snapshot" if config.get("save") else "nothing"
+        found.append(
+            f"appendonly is no: after a crash of the server {kept} is there; "
+            "set appendonly yes (and appendfsync always where a second's messages are too many)"
+        )
+    return found

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -119,3 +120,31 @@ def as_default(alias: str, idem: dict[str, object], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(connections._connections, "default", connections.create_connection(alias))  # type: ignore[attr-defined]
     connections["default"].alias = "default"
     monkeypatch.setattr(settings, "CELERY_IDEM", idem)
+
+
+def entries(alias: str) -> Any:
+    """The inbox of a database."""
+    from celery_idem.django.models import InboxEntry
+
+    return InboxEntry.objects.using(alias)
+
+
+_BLOCKED = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+    "AND datname = current_database()",
+    # innodb_trx is a cache that is not renewed while it is looked at more often than every 0.1 s
+    "mysql": "SELECT count(*) FROM information_schema.processlist WHERE db = database() "
+    "AND command = 'Query' AND info LIKE 'INSERT%%idem_inbox%%'",
+}
+
+
+def wait_until_blocked(alias: str) -> None:
+    """Until some statement of this database waits for another's lock."""
+    from tests.support.waiting import wait_until
+
+    def blocked() -> bool:
+        with connections[alias].cursor() as cursor:
+            cursor.execute(_BLOCKED[connections[alias].vendor], [])
+            return bool(cursor.fetchone()[0])
+
+    wait_until(blocked, what="a statement that waits for a lock")

@@ -39,7 +39,7 @@ KEEPER_TIMEOUTS = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
 def install_visibility(app: Celery) -> None:
     """Keep the deliveries of this app's workers, as long as ``idem["visibility_keeper"]`` is true
     and the broker is reached by kombu's own Redis transport. May be called often."""
-    app.steps["consumer"].add(VisibilityStep)
+    app.steps["consumer"].add("celery_idem.visibility.step:VisibilityStep")
 
 
 #: Before this version of celery, prefork's flush also forgets the tasks that run: nobody acks them.

@@ -81,3 +81,13 @@ def add(x: int, y: int) -> int:
 @app.task(name="streams.total")
 def total(numbers: list[int]) -> int:
     return sum(numbers)
+
+
+if "TEST_STORE" in os.environ:  # the same no-op, idempotent: only where its cost is measured
+    from celery_idem import IdempotentTask
+
+    app.conf.idem = {"store": os.environ["TEST_STORE"]}
+
+    @app.task(base=IdempotentTask, name="streams.idempotent", ignore_result=True)
+    def idempotent(number: int) -> None:
+        """Nothing, once."""

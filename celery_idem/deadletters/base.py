@@ -45,7 +45,8 @@ class LetterStore(Protocol):
 
     def put(self, letter: Letter) -> Letter:
         """Store it before the message is acked. The same id again is the same letter: its times
-        and history grow. Returns what is stored. Raises ``StoreUnavailable``."""
+        and history grow. One that brings a history (an import) keeps what it brings. Returns what
+        is stored. Raises ``StoreUnavailable``."""
 
     def get(self, letter_id: str) -> Letter | None:
         """The whole letter."""

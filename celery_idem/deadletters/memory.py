@@ -126,6 +126,8 @@ class MemoryLetterStore:
 
 def merged(before: Letter | None, letter: Letter, now_ms: int) -> Letter:
     """What is stored when this letter comes in: a first death, or one more of the same message."""
+    if letter.history and before is None:
+        return letter
     died = Attempt(now_ms, "died", letter.worker, letter.reason.value)
     if before is None:
         first = replace(letter, first_died_ms=now_ms, last_died_ms=now_ms, times=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -295,3 +296,17 @@ def test_the_same_death_in_the_same_millisecond_has_an_order(store: LetterStore)
     positions = [store.put(letter(number)).position for number in range(50)]
 
     assert positions == sorted(set(positions))
+
+
+def test_a_letter_that_brings_its_history_keeps_it(store: LetterStore) -> None:
+    """An import."""
+    kept = store.put(letter(1))
+    store.edit(kept.id, Message(body=b"new"), "k", Attempt(5, "edited", "ann"))
+    before = store.get(kept.id)
+    assert before is not None
+    store.delete(kept.id)
+
+    back = store.put(before)
+
+    assert replace(back, position=0) == replace(before, position=0)
+    assert store.put(letter(1)).times == 2

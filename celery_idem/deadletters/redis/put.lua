@@ -3,6 +3,8 @@
 -- ARGV     1 id  2 letter as JSON  3 body  4 task  5 lane  6 reason  7 group  8 key
 --          9 error type  10 place  11 text that filters search  12 worker
 --          13 token of this call  14 entries of history kept
+--          of a letter that brings a history: 15 it, in lines  16 times  17 first and 18 last
+--          death in ms  19 its message before it was edited, or empty
 -- Returns  position; a call whose reply was lost may be said again: the token tells
 local base, id = KEYS[1], ARGV[1]
 local letter = base .. 'l:' .. id
@@ -40,10 +42,16 @@ local _, lines = string.gsub(history, '\n', '')
 for _ = 1, lines + 1 - tonumber(ARGV[14]) do
   history = string.sub(history, string.find(history, '\n', 1, true) + 1)
 end
+local first, died_at, brings = now, now, ARGV[15] and not old[7]
+if brings then
+  history, first, died_at = ARGV[15], ARGV[17], ARGV[18]
+  redis.call('HSET', letter, 'ti', tonumber(ARGV[16]) - 1)
+  if ARGV[19] ~= '' then redis.call('HSET', letter, 'or', ARGV[19]) end
+end
 redis.call('HSET', letter, 'da', ARGV[2], 'bo', ARGV[3], 'ta', ARGV[4], 'la', ARGV[5],
            're', ARGV[6], 'gr', ARGV[7], 'ke', ARGV[8], 'tx', ARGV[11], 'tk', ARGV[13],
-           'lm', now, 'po', position, 'hi', history)
-redis.call('HSETNX', letter, 'fm', now)
+           'lm', died_at, 'po', position, 'hi', history)
+redis.call('HSETNX', letter, 'fm', first)
 redis.call('HINCRBY', letter, 'ti', 1)
 redis.call('HDEL', letter, 'ho', 'un')
 redis.call('ZADD', base .. 'all', position, id)

@@ -78,6 +78,7 @@ class RedisLetterStore:
             letter.worker,
             os.urandom(9).hex(),
             str(MAX_HISTORY),
+            *_brought(letter),
         )
         return self.get(letter.id) or letter
 
@@ -255,6 +256,18 @@ def _letter(letter_id: str, row: Sequence[Any]) -> Letter:
 
 def _history(lines: Any) -> tuple[Attempt, ...]:
     return tuple(codec.load_attempt(line) for line in (lines or b"").split(b"\n") if line)
+
+
+def _brought(letter: Letter) -> list[str]:
+    if not letter.history:
+        return []
+    return [
+        "\n".join(codec.dump_attempt(it) for it in letter.history),
+        str(letter.times),
+        str(letter.first_died_ms),
+        str(letter.last_died_ms),
+        codec.dump_message(letter.original) if letter.original else "",
+    ]
 
 
 def _group(row: Sequence[Any]) -> Group:

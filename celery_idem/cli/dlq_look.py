@@ -1,0 +1,165 @@
+"""``dlq list, groups, show, stats``: what there is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from celery_idem.binding import binding_of
+from celery_idem.cli import dlq_shown as shown
+from celery_idem.cli.dlq_filter import When, app_of, filtered, told
+from celery_idem.core.errors import IdemError
+from celery_idem.deadletters.base import Filter, Group
+from celery_idem.deadletters.choose import letter_settings_of, letters_of
+from celery_idem.deadletters.letter import Letter, Reason
+
+DEFAULT_LIMIT = 50
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command(name="list")
+@filtered
+@click.option("--limit", default=DEFAULT_LIMIT, show_default=True, help="At most so many.")
+@click.option("--after", default=0, help="Go on after this position (see --json's last letter).")
+@_json
+@click.pass_context
+@told
+def list_letters(ctx: click.Context, wanted: Filter, limit: int, after: int, as_json: bool) -> None:
+    """Dead letters, the newest first."""
+    app = app_of(ctx)
+    letters = letters_of(app).page(wanted, after, limit)
+    how = letter_settings_of(app).arguments
+    if as_json:
+        shown.dump([
+            {**shown.as_dict(it, shown.arguments_shown(it, how)), "position": it.position}
+            for it in letters
+        ])  # fmt: skip
+        return
+    shown.table(
+        f"{len(letters)} dead letters", shown.LETTER_COLUMNS,
+        [shown.letter_row(it) for it in letters], "error",
+    )  # fmt: skip
+    if len(letters) == limit and shown.on_terminal():
+        click.echo(f"more: --after {letters[-1].position}")
+
+
+@click.command()
+@filtered
+@click.option("--against", type=When(), default=0,
+              help="With --since: compare with the time from here to --since.")  # fmt: skip
+@_json
+@click.pass_context
+@told
+def groups(ctx: click.Context, wanted: Filter, against: int, as_json: bool) -> None:
+    """Letters by fault: error type and the place that raised it.
+
+    `groups --since 1d --against 8d` says which faults are new since yesterday, and which of the
+    week before are gone.
+    """
+    store = letters_of(app_of(ctx))
+    now = store.groups(wanted)
+    if not against:
+        if as_json:
+            shown.dump([shown.group_dict(it) for it in now])
+            return
+        _groups_table(f"{sum(it.count for it in now)} letters, {len(now)} faults", now)
+        return
+    if not wanted.since_ms:
+        raise click.UsageError("--against needs --since: what is before it is compared with it")
+    before = store.groups(replace(wanted, since_ms=against, until_ms=wanted.since_ms))
+    new = [it for it in now if it.group not in {was.group for was in before}]
+    gone = [was for was in before if was.group not in {it.group for it in now}]
+    still = [it for it in now if it not in new]
+    if as_json:
+        parts = (("new", new), ("gone", gone), ("still", still))
+        shown.dump({name: [shown.group_dict(it) for it in part] for name, part in parts})
+        return
+    for name, part in (("new", new), ("still there", still), ("gone", gone)):
+        _groups_table(f"{name}: {len(part)}", part)
+
+
+@click.command()
+@click.argument("letter_id", metavar="ID")
+@click.option("--body", is_flag=True, help="Print the message's body, byte for byte, and no more.")
+@_json
+@click.pass_context
+@told
+def show(ctx: click.Context, letter_id: str, body: bool, as_json: bool) -> None:
+    """One letter: error, arguments, history, traceback. Of a replayed one, its history."""
+    app = app_of(ctx)
+    letter = letters_of(app).get(letter_id)
+    if letter is None:
+        _show_trail(app, letter_id, as_json)
+        return
+    if body:
+        click.echo(letter.message.body, nl=False)
+        return
+    arguments = shown.arguments_shown(letter, letter_settings_of(app).arguments)
+    if as_json:
+        shown.dump(shown.whole_dict(letter, arguments))
+        return
+    shown.page(letter, arguments, _state_of(app, letter))
+
+
+@click.command()
+@filtered
+@click.option("--fail-if-any", is_flag=True, help="Exit code 1 when there is a letter.")
+@_json
+@click.pass_context
+@told
+def stats(ctx: click.Context, wanted: Filter, fail_if_any: bool, as_json: bool) -> None:
+    """How many letters, by reason and in the last hour and day."""
+    store = letters_of(app_of(ctx))
+    now_ms = int(time.time() * 1000)
+    total = store.count(wanted)
+    counted: dict[str, Any] = {
+        "letters": total,
+        "last_hour": store.count(replace(wanted, since_ms=now_ms - 3_600_000)),
+        "last_day": store.count(replace(wanted, since_ms=now_ms - 86_400_000)),
+        "reasons": {
+            it.value: count
+            for it in Reason
+            if total and not wanted.reason and (count := store.count(replace(wanted, reason=it)))
+        },
+    }
+    if as_json:
+        shown.dump(counted)
+    else:
+        reasons: dict[str, int] = counted.pop("reasons")
+        rows = [*counted.items(), *((f"reason {name}", n) for name, n in reasons.items())]
+        shown.table("", ("what", "letters"), [[name, str(n)] for name, n in rows])
+    if fail_if_any and total:
+        ctx.exit(1)
+
+
+def _groups_table(title: str, found: Sequence[Group]) -> None:
+    shown.table(title, shown.GROUP_COLUMNS, [shown.group_row(it) for it in found], "raised in")
+
+
+def _state_of(app: Any, letter: Letter) -> str:
+    try:
+        record = binding_of(app).store.get(letter.key)
+    except IdemError as error:
+        return f"record unknown: {error}"
+    if record is None:
+        return "no record"
+    if record.revoked:
+        return "revoked"
+    return f"record {record.state.value}, done steps: {', '.join(record.steps) or 'none'}"
+
+
+def _show_trail(app: Any, letter_id: str, as_json: bool) -> None:
+    trail = letters_of(app).trail(letter_id)
+    if not trail:
+        raise click.ClickException(f"no letter {letter_id}")
+    if as_json:
+        shown.dump({"id": letter_id, "replayed": True, "history": shown.history_dicts(trail)})
+        return
+    click.echo(f"{letter_id} was sent again, and has not come back:")
+    for attempt in trail:
+        click.echo(f"  {shown.when(attempt.at_ms)}  {attempt.what}  {attempt.by}  {attempt.detail}")

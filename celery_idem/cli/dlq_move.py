@@ -1,0 +1,63 @@
+"""``dlq export, import, collect``: letters out, in, and from a broker's queue."""
+
+from __future__ import annotations
+
+from typing import IO
+
+import click
+
+from celery_idem.cli.dlq_filter import app_of, filtered, told
+from celery_idem.deadletters import moving
+from celery_idem.deadletters.base import Filter
+from celery_idem.deadletters.choose import letter_settings_of, letters_of
+
+
+@click.command()
+@filtered
+@click.option("--to", type=click.File("w"), default="-", help="A file; default: standard output.")
+@click.pass_context
+@told
+def export(ctx: click.Context, wanted: Filter, to: IO[str]) -> None:
+    """Write letters as JSON lines, whole: bodies, headers, history."""
+    count = 0
+    for letter in letters_of(app_of(ctx)).walk(wanted):
+        to.write(moving.dump(letter) + "\n")
+        count += 1
+    click.echo(f"{count} exported", err=True)
+
+
+@click.command(name="import")
+@click.argument("source", type=click.File("r"), default="-")
+@click.pass_context
+@told
+def import_letters(ctx: click.Context, source: IO[str]) -> None:
+    """Store letters that export wrote. One that is there already is left as it is."""
+    store = letters_of(app_of(ctx))
+    stored = there = 0
+    for number, line in enumerate(source, 1):
+        if not line.strip():
+            continue
+        try:
+            letter = moving.load(line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise click.ClickException(f"line {number} is no letter: {error}") from error
+        if store.get(letter.id) is not None:
+            there += 1
+            continue
+        store.put(letter)
+        stored += 1
+    click.echo(f"{stored} imported, {there} were there already", err=True)
+
+
+@click.command()
+@click.argument("queues", nargs=-1, metavar="[QUEUE]…")
+@click.option("--limit", default=0, help="At most so many; 0: until the queue is empty.")
+@click.pass_context
+@told
+def collect(ctx: click.Context, queues: tuple[str, ...], limit: int) -> None:
+    """Bring letters of broker queues into the store: those of route="queue", or whatever
+    RabbitMQ itself has dead-lettered. Default: the queue of the settings."""
+    app = app_of(ctx)
+    for queue in queues or (letter_settings_of(app).queue,):
+        count = moving.collect(app, queue, limit)
+        click.echo(f"{count} collected from {queue}")

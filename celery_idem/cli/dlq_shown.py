@@ -1,0 +1,224 @@
+"""Letters as tables, pages and JSON. Colours and borders on a terminal, plain text when piped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+
+from celery_idem.deadletters.base import Group
+from celery_idem.deadletters.edit import NotEditable, arguments_of
+from celery_idem.deadletters.letter import Attempt, Letter, Message
+
+
+def on_terminal() -> bool:
+    """Whether a person looks at the output."""
+    return sys.stdout.isatty()
+
+
+def when(at_ms: int) -> str:
+    """Local time, to the second."""
+    if not at_ms:
+        return ""
+    return datetime.fromtimestamp(at_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], wide: str = ""
+) -> None:
+    """A table; ``wide`` is the column that may be shortened on a terminal."""
+    if on_terminal():
+        try:
+            _rich_table(title, columns, rows, wide)
+            return
+        except ImportError:
+            pass  # pip install celery-idem[cli] for borders
+    click.echo("\t".join(columns))
+    for row in rows:
+        click.echo("\t".join(cell.replace("\t", " ").replace("\n", " ") for cell in row))
+
+
+def _rich_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], wide: str
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        shown.add_column(
+            column,
+            overflow="ellipsis" if column == wide else "fold",
+            no_wrap=column == wide or column in ("id", "died", "first", "last", "group"),
+            justify="right" if column in ("times", "letters") else "left",
+        )
+    for row in rows:
+        shown.add_row(*(Text(cell.replace("\n", " ")) for cell in row))
+    Console().print(shown)
+
+
+def letter_row(letter: Letter) -> list[str]:
+    """One line of ``list``."""
+    return [
+        letter.id,
+        when(letter.last_died_ms),
+        letter.reason.value,
+        letter.task,
+        letter.lane,
+        str(letter.times),
+        f"{letter.fault.error_type}: {letter.fault.message}".strip(": "),
+    ]
+
+
+LETTER_COLUMNS = ("id", "died", "reason", "task", "lane", "times", "error")
+GROUP_COLUMNS = ("group", "letters", "first", "last", "error", "raised in", "example")
+
+
+def group_row(group: Group) -> list[str]:
+    """One line of ``groups``."""
+    return [
+        group.group,
+        str(group.count),
+        when(group.first_ms),
+        when(group.last_ms),
+        group.error_type,
+        group.place,
+        group.example,
+    ]
+
+
+def arguments_shown(letter: Letter, how: str) -> Any:
+    """Arguments for display, as ``dead_letters["arguments"]`` says."""
+    if how == "none":
+        return "(not shown)"
+    headers = letter.message.headers
+    if how == "repr":
+        return f"{headers.get('argsrepr', '?')} {headers.get('kwargsrepr', '')}".strip()
+    try:
+        args, kwargs, _ = arguments_of(letter.message)
+    except NotEditable as error:
+        return f"({error})"
+    return {"args": args, "kwargs": kwargs}
+
+
+def page(letter: Letter, arguments: Any, state: str) -> None:
+    """Everything that a person needs to judge one letter."""
+    fault = letter.fault
+    lines = [
+        ("letter", letter.id),
+        ("reason", letter.reason.value),
+        ("task", f"{letter.task} [{letter.task_id}]"),
+        ("key", f"{letter.key} ({state})" if letter.key else "none"),
+        ("queue", letter.message.queue + (f" (lane {letter.lane})" if letter.lane else "")),
+        ("died", f"{when(letter.last_died_ms)}, {letter.times} times since "
+                 f"{when(letter.first_died_ms)}"),
+        ("counted", f"{letter.retries} retries, {letter.crashes} crashes, fence {letter.fence}"),
+        ("worker", letter.worker),
+        ("error", f"{fault.error_type}: {fault.message}".strip(": ")),
+        ("raised in", f"{fault.place} (group {fault.group})"),
+        ("arguments", arguments if isinstance(arguments, str)
+         else json.dumps(arguments, default=repr, ensure_ascii=False)),
+        ("replayable", "yes" if letter.replayable else "no"),
+    ]  # fmt: skip
+    for name, value in lines:
+        click.echo(f"{click.style(f'{name:>10}', bold=True)}  {value}")
+    if letter.original is not None:
+        click.echo(
+            f"{'edited':>10}  the message as it came is kept ({len(letter.original.body)} B)"
+        )
+    click.echo(click.style("\nhistory", bold=True))
+    for attempt in letter.history:
+        click.echo(f"  {when(attempt.at_ms)}  {attempt.what}  {attempt.by}  {attempt.detail}")
+    if fault.traceback:
+        click.echo(click.style("\ntraceback", bold=True))
+        click.echo(fault.traceback)
+
+
+def as_dict(letter: Letter, arguments: Any = None) -> dict[str, Any]:
+    """A letter in JSON; the schema is in docs/dead-letters.md."""
+    fault = letter.fault
+    shown: dict[str, Any] = {
+        "id": letter.id,
+        "reason": letter.reason.value,
+        "task": letter.task,
+        "task_id": letter.task_id,
+        "key": letter.key,
+        "lane": letter.lane,
+        "queue": letter.message.queue,
+        "error": {
+            "type": fault.error_type,
+            "message": fault.message,
+            "place": fault.place,
+            "group": fault.group,
+        },
+        "retries": letter.retries,
+        "crashes": letter.crashes,
+        "fence": letter.fence,
+        "worker": letter.worker,
+        "first_died": iso(letter.first_died_ms),
+        "last_died": iso(letter.last_died_ms),
+        "times": letter.times,
+        "replayable": letter.replayable,
+        "edited": letter.original is not None,
+    }
+    if arguments is not None:
+        shown["arguments"] = arguments
+    return shown
+
+
+def whole_dict(letter: Letter, arguments: Any) -> dict[str, Any]:
+    """The same with traceback, message and history."""
+    return {
+        **as_dict(letter, arguments),
+        "traceback": letter.fault.traceback,
+        "message": _message_dict(letter.message),
+        "history": history_dicts(letter.history),
+    }
+
+
+def history_dicts(history: Sequence[Attempt]) -> list[dict[str, str]]:
+    """A letter's trail."""
+    return [
+        {"at": iso(it.at_ms), "what": it.what, "by": it.by, "detail": it.detail} for it in history
+    ]
+
+
+def group_dict(group: Group) -> dict[str, Any]:
+    """A group in JSON."""
+    return {
+        "group": group.group,
+        "letters": group.count,
+        "first": iso(group.first_ms),
+        "last": iso(group.last_ms),
+        "error": group.error_type,
+        "place": group.place,
+        "example": group.example,
+    }
+
+
+def iso(at_ms: int) -> str:
+    """UTC, to the millisecond."""
+    at = datetime.fromtimestamp(at_ms / 1000, timezone.utc)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _message_dict(message: Message) -> Mapping[str, Any]:
+    return {
+        "content_type": message.content_type,
+        "content_encoding": message.content_encoding,
+        "headers": message.headers,
+        "properties": message.properties,
+        "exchange": message.exchange,
+        "routing_key": message.routing_key,
+        "size": len(message.body),
+    }
+
+
+def dump(value: Any) -> None:
+    """JSON on standard output."""
+    click.echo(json.dumps(value, indent=2, default=repr, ensure_ascii=False))

@@ -21,6 +21,8 @@ RETENTION_MS = 100
 #: steps at which a child believes that it holds the key, and works under it
 HOLDING = frozenset(("body", "complete"))
 
+_GIVEN_BACK = (State.FREE.value, State.WAITING.value)
+
 OPEN = 2  #: a lease or hold that lasts
 OVER = 1  #: one that is over
 
@@ -163,6 +165,8 @@ def _with_ranked_fences(world: World) -> World:
 
 def _with_renamed_owners(world: World, workers: tuple[Worker, ...]) -> World:
     kept = world.kept
+    if kept and kept[0] in _GIVEN_BACK and all(w.owner != kept[1] for w in workers):
+        kept = Kept(*kept)._replace(owner="")  # nobody will say again that it gave the key back
     names: dict[str, str] = {"": ""}
     if kept and kept[1]:
         names[kept[1]] = "1"

@@ -157,16 +157,20 @@ def settle(record: Record | None, task_id: str) -> Record | None:
 def release(
     record: Record | None, claim: Claim, ending: Ending, wait_ms: int, now_us: int
 ) -> tuple[Record | None, bool]:
-    """Give the key back. For a retry it is held ``wait_ms`` longer, for that task id alone."""
+    """Give the key back. For a retry it is held ``wait_ms`` longer, for that task id alone.
+
+    Saying it twice is once: the record remembers who gave it back, until somebody claims it.
+    """
     if record is None:
         return None, True
+    if record.state in (State.FREE, State.WAITING) and record.owner == claim.owner:
+        return record, True
     if not _holds(record, claim.owner):
         return record, False
     now_ms = now_us // 1000
     freed = replace(
         record,
         state=State.FREE,
-        owner="",
         lease_until_ms=0,
         expires_ms=now_ms + claim.retention_ms,
     )

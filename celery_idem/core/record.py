@@ -53,7 +53,7 @@ class Record:
 
     key: str
     state: State = State.FREE
-    owner: str = ""  #: token of the delivery that holds the claim
+    owner: str = ""  #: token of the delivery that holds the claim, or gave it back last
     fence: int = 0  #: grows with every claim, also after the record was deleted
     lease_until_ms: int = 0  #: RUNNING: end of the lease; WAITING: end of the hold for the retry
     lease_ms: int = 0  #: the claim's own length: renewals use it, no reaper's setting

@@ -203,7 +203,6 @@ def test_a_retry_is_waited_for_from_now():
     assert accepted is True
     assert record == seen(
         state=State.WAITING,
-        owner="",
         attempt=2,
         failures=1,
         published={"t1": 2},
@@ -219,7 +218,6 @@ def test_a_key_given_back_is_kept_for_the_claims_retention(ending, counter):
     assert accepted is True
     assert record == seen(
         state=State.FREE,
-        owner="",
         lease_until_ms=0,
         expires_ms=NOW_MS + 60_000,
         **{counter: 1},
@@ -253,6 +251,13 @@ def test_what_puts_a_record_back_knows_all_that_the_holder_knows():
         ),
         True,
     )
+
+
+@pytest.mark.parametrize("ending", list(Ending))
+def test_a_key_given_back_twice_is_as_given_back_once(ending):
+    once, _ = protocol.release(seen(), MINE, ending, 5_000, NOW_US)
+
+    assert protocol.release(once, MINE, ending, 9_000, NOW_US + 7) == (once, True)
 
 
 def test_a_revocation_keeps_the_later_of_two_expiries():

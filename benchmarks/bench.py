@@ -108,9 +108,9 @@ class Bench:
         self.send(name, messages)
         publish_s = time.perf_counter() - begun
         worker = self.workers[_queue(name)]
-        before = (*_cpu(worker), self._server_cpu())
+        before = (*cpu_of(worker), self._server_cpu())
         wall_s = self.drain(name)
-        after = (*_cpu(worker), self._server_cpu())
+        after = (*cpu_of(worker), self._server_cpu())
         used = [now - then for now, then in zip(after, before, strict=True)]
         return Run(messages, wall_s, publish_s, *used)
 
@@ -171,7 +171,7 @@ def _queue(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _cpu(worker: Worker) -> tuple[float, float]:
+def cpu_of(worker: Worker) -> tuple[float, float]:
     """CPU seconds of the worker's main process, and of its children."""
     parent = psutil.Process(worker.pid)
 

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.bench import Bench
+from benchmarks.bench import Bench, cpu_of
 from benchmarks.report import Section, say
 
 SAMPLES_PER_S = 400
@@ -34,7 +34,7 @@ def py_spy() -> str | None:
 def measure(messages: int) -> Section:
     """The table: µs a task in the main process and in the children, by function."""
     say("profile")
-    section = Section("Where the time goes", ("process", "function", "µs a task"))
+    section = Section("Where the time goes", ("process: function", "µs a task"))
     program = py_spy()
     if program is None:
         section.notes.append("not measured: py-spy is not installed")
@@ -47,20 +47,21 @@ def measure(messages: int) -> Section:
         watchers = {
             name: _watch(program, pid, bench.folder / f"{name}.raw") for name, pid in pids.items()
         }
+        before = cpu_of(worker)
         try:
             bench.drain("guarded.keyed")
         finally:
+            used = [now - then for now, then in zip(cpu_of(worker), before, strict=True)]
             for watcher in watchers.values():
                 watcher.send_signal(signal.SIGINT)
                 watcher.wait(30)
-        for name in pids:
-            # both children share the tasks
-            tasks = messages / (1 if name == "main" else 2)
-            section.rows += _rows(name, bench.folder / f"{name}.raw", tasks)
+        for name, cpu_s in zip(pids, used, strict=True):
+            section.rows += _rows(name, bench.folder / f"{name}.raw", cpu_s / messages * 1e6)
     section.notes.append(
-        f"`guarded.keyed`, {messages} tasks, {SAMPLES_PER_S} samples a second of what runs Python "
-        "(waits for the store are not in it); each sample counts for its innermost function of "
-        "celery_idem with the redis-py below it, or for Celery's part that runs."
+        f"`guarded.keyed`, {messages} tasks: the processor's time of each process, divided by "
+        f"{SAMPLES_PER_S} samples a second of what runs Python (waits are not in it). Each sample "
+        "counts for its innermost function of celery_idem with the redis-py below it, or for "
+        "Celery's part that runs."
     )
     return section
 
@@ -76,19 +77,20 @@ def _watch(program: str, pid: int, out: Path) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def _rows(process: str, raw: Path, tasks: float) -> list[tuple[str, ...]]:
+def _rows(process: str, raw: Path, cpu_us: float) -> list[tuple[str, ...]]:
     counted: Counter[str] = Counter()
     for line in raw.read_text().splitlines() if raw.exists() else ():
         stack, _, count = line.rpartition(" ")
         counted[_place(stack.split(";"))] += int(count)
-    us = {name: count / SAMPLES_PER_S / tasks * 1e6 for name, count in counted.items()}
+    us = {name: count / counted.total() * cpu_us for name, count in counted.items()}
     ours = sorted((n for n in us if n.startswith("celery_idem")), key=us.__getitem__, reverse=True)
     others = sorted(us.keys() - set(ours), key=us.__getitem__, reverse=True)
     names = [*ours[:ROWS], *others[:3]]
     total = sum(us[name] for name in ours)
     return [
-        (process, "celery_idem, all", f"{total:.0f}"),
-        *((process, name, f"{us[name]:.0f}") for name in names),
+        (f"{process}: everything", f"{cpu_us:.0f}"),
+        (f"{process}: celery_idem", f"{total:.0f}"),
+        *((f"{process}: {name}", f"{us[name]:.0f}") for name in names),
     ]
 
 

@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ContextDecorator
@@ -25,6 +26,7 @@ from celery_idem.core.errors import (
     KeyRevoked,
     LeaseLost,
     Poisoned,
+    ResultUnavailable,
 )
 from celery_idem.core.record import (
     Claim,
@@ -41,7 +43,7 @@ from celery_idem.core.record import (
     StoredResult,
 )
 from celery_idem.core.settings import number
-from celery_idem.lease import RENEW_AT
+from celery_idem.lease import RENEW_AT, LeaseKeeper
 from celery_idem.stores.base import Store
 
 logger = logging.getLogger("celery_idem.guard")
@@ -241,11 +243,11 @@ class idempotent(ContextDecorator):
             )
         )
         if isinstance(outcome, Done):
-            raise AlreadyProcessed(f"{key!r} is done already", _plain_result(outcome.result))
+            raise AlreadyProcessed(f"{key!r} is done already", self._recorded(outcome.result))
         if not isinstance(outcome, Claimed):
             raise refusal(key, outcome)
         holding = self._holding = Holding(store, outcome)
-        binding.keeper.hold(lease_of(holding.claim), lambda _: holding.mark_lost())
+        self._keeper.hold(lease_of(holding.claim), lambda _: holding.mark_lost())
         return holding
 
     def __exit__(
@@ -298,11 +300,27 @@ class idempotent(ContextDecorator):
         block._fingerprint = fingerprint
         return block
 
+    @property
+    def _keeper(self) -> LeaseKeeper:
+        """Renews in the very store that the claim is in."""
+        if self._given_store is not None:
+            return _keeper_of(self._given_store)
+        return binding_of(self._app or current_app).keeper
+
+    def _recorded(self, packed: bytes) -> Any:
+        """What a duplicate gets; with an error as the answer, a result not kept is ``None``."""
+        try:
+            return _plain_result(packed)
+        except ResultUnavailable:
+            if self._on_duplicate == "return":
+                raise
+            return None
+
     def _end(self, error: BaseException | None, value: Any) -> None:
         holding, self._holding = self._holding, None
         if holding is None:
             return
-        binding_of(self._app or current_app).keeper.drop(holding.claim.owner)
+        self._keeper.drop(holding.claim.owner)
         if error is None:
             holding.complete(results.encode(value, "json").pack())
             return
@@ -311,6 +329,18 @@ class idempotent(ContextDecorator):
         except IdemError as unreachable:
             # The block's own error is what the caller must see; the lease will run out.
             logger.warning("a key could not be given back: %s", unreachable)
+
+
+#: One keeper for each store that was ever given, as long as the process lives: stores are few.
+_keepers: dict[Store, LeaseKeeper] = {}
+_keepers_lock = threading.Lock()
+
+
+def _keeper_of(store: Store) -> LeaseKeeper:
+    with _keepers_lock:
+        if store not in _keepers:
+            _keepers[store] = LeaseKeeper(lambda: store)
+        return _keepers[store]
 
 
 def _plain_result(packed: bytes) -> Any:

@@ -66,7 +66,9 @@ def shares(backlog: int, workers: Sequence[int]) -> tuple[Section, dict[str, lis
     runs: dict[str, list[Start]] = {}
     for setup in setups:
         _say(setup.name)
-        starts = serve_backlog(setup, dict.fromkeys(LANES, backlog), dict.fromkeys(LANES, 0.002))
+        starts = serve_backlog(
+            setup, dict.fromkeys(LANES, backlog), dict.fromkeys(LANES, 0.002)
+        ).starts
         runs[setup.name.strip("*")] = starts
         section.rows.append(_share_row(setup.name, [start.lane for start in starts[:FIRST]]))
     return section, runs
@@ -104,7 +106,9 @@ def seconds() -> Section:
         for charge in ("messages", "seconds"):
             setup = weighted(f'{title}, charge="{charge}"', broker, charge=charge, processes=4)
             _say(setup.name)
-            section.rows.append((setup.name, *_time_shares(serve_backlog(setup, counts, busy_s))))
+            section.rows.append(
+                (setup.name, *_time_shares(serve_backlog(setup, counts, busy_s).starts))
+            )
     return section
 
 
@@ -176,23 +180,27 @@ def throughput(rounds: int, backlog: int) -> Section:
     """Jobs a second of lanes over stock, in runs that took turns."""
     section = Section(
         "Throughput of no-op jobs against stock",
-        ("", "stock (jobs/s)", "lanes (jobs/s)", "ratio"),
+        ("", "stock (jobs/s)", "lanes (jobs/s)", "ratio", "stock (ms)", "lanes (ms)"),
         notes=[f"Three backlogs of {backlog:,}, two processes; medians of {rounds} rounds, and "
-               "the range of the rounds' ratios. Stock is `round_robin` on Redis."],
+               "the range of the rounds' ratios. Stock is `round_robin` on Redis. *ms*: processor "
+               "time of the worker's main process per job, which other work on the machine "
+               "disturbs less."],
     )  # fmt: skip
     for broker, title in (("redis", "Redis"), ("rabbitmq", "RabbitMQ")):
         stock, ours = Setup("stock", broker), weighted("lanes", broker)
         speeds: dict[str, list[float]] = {"stock": [], "lanes": []}
+        cpu_ms: dict[str, list[float]] = {"stock": [], "lanes": []}
         for number in range(rounds):
             pair = (stock, ours) if number % 2 else (ours, stock)
             for setup in pair:
                 _say(f"{title}, {setup.name}, round {number + 1}")
-                starts = serve_backlog(setup, dict.fromkeys(LANES, backlog), {})
-                speeds[setup.name].append(_speed(starts))
+                served = serve_backlog(setup, dict.fromkeys(LANES, backlog), {})
+                speeds[setup.name].append(_speed(served.starts))
+                cpu_ms[setup.name].append(served.parent_cpu_ms)
         ratios = [b / a for a, b in zip(speeds["stock"], speeds["lanes"], strict=True)]
         section.rows.append(
             (title, f"{middle(speeds['stock']):.0f}", f"{middle(speeds['lanes']):.0f}",
-             with_range(ratios))
+             with_range(ratios), f"{middle(cpu_ms['stock']):.2f}", f"{middle(cpu_ms['lanes']):.2f}")
         )  # fmt: skip
     return section
 
@@ -236,12 +244,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, part in parts.items():
         if options.only in (None, name):
             part()
-    print("\n\n".join([about, *(section.as_text() for section in sections)]))
+            print(f"{sections[-1].as_text()}\n", flush=True)
+            if not quick and options.only is None:
+                (DOCS / "benchmarks-lanes.md").write_text(_page(about, sections), encoding="utf-8")
+    print(about)
     print(f"\n{time.monotonic() - begun:.0f} s in all")
-    if not quick and options.only is None:
-        page = DOCS / "benchmarks-lanes.md"
-        page.write_text(_page(about, sections), encoding="utf-8")
-        print(f"written: {page}")
     return 0
 
 

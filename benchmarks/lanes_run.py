@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
+
 from tests.support.effects import ENV, Effects
 from tests.support.rabbitmq import RabbitBroker
 from tests.support.servers import RedisServer
@@ -68,6 +70,7 @@ class Stage:
     module: ModuleType
     folder: Path
     effects: Effects
+    parent_cpu_s: float = 0.0  #: of the workers' main processes, while they served
 
     def send(self, lane: str, count: int, busy_s: float = 0.0) -> None:
         """Publish jobs of one lane."""
@@ -92,7 +95,9 @@ class Stage:
                 worker.start()
             for worker in workers:
                 worker.wait_ready()
+            before = sum(_cpu_s(worker.pid) for worker in workers)
             yield
+            self.parent_cpu_s = sum(_cpu_s(worker.pid) for worker in workers) - before
         finally:
             for worker in workers:
                 worker.close()
@@ -148,19 +153,34 @@ def stage(setup: Setup) -> Iterator[Stage]:
         yield Stage(setup, module, folder, Effects(folder / "effects.jsonl"))
 
 
+def _cpu_s(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
 def _restore(before: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(before)
 
 
-def serve_backlog(setup: Setup, counts: dict[str, int], busy_s: dict[str, float]) -> list[Start]:
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A backlog that was served to the end."""
+
+    starts: list[Start]
+    parent_cpu_ms: float  #: of the workers' main processes, per job that started after they were up
+
+
+def serve_backlog(setup: Setup, counts: dict[str, int], busy_s: dict[str, float]) -> Served:
     """Backlogs are there, workers come, and serve them to the end."""
     with stage(setup) as it:
         for lane, count in counts.items():
             it.send(lane, count, busy_s.get(lane, 0.0))
         with it.served():
+            before = it.count()
             it.wait(sum(counts.values()))
-        return it.starts()
+        jobs = max(sum(counts.values()) - before, 1)
+        return Served(it.starts(), 1000 * it.parent_cpu_s / jobs)
 
 
 def critical_under_flood(

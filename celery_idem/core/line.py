@@ -55,12 +55,33 @@ class Line(Generic[T]):
     ) -> None:
         self.lanes: tuple[Lane, ...] = tuple(lanes)
         self.order = order
-        self.slots = slots
+        self.version = 0  #: grows whenever what may start could have changed
         self.paused: set[str] = set()
         self.running: dict[str, int] = {lane.name: 0 for lane in self.lanes}
         self.started: dict[str, int] = {lane.name: 0 for lane in self.lanes}
         self._fetched = fetched
+        self._slots = slots
+        self._busy = 0
+        self._count = 0  # of all that waits
+        self._reserved = any(lane.reserve for lane in self.lanes)
         self._waiting: dict[str, deque[T]] = {lane.name: deque() for lane in self.lanes}
+
+    @property
+    def slots(self) -> int:
+        """Processes of the pool."""
+        return self._slots
+
+    @slots.setter
+    def slots(self, slots: int) -> None:
+        if slots != self._slots:
+            self._slots = slots
+            self.version += 1
+
+    def has_room(self, lane: str) -> bool:
+        """Whether one more job of the lane may start now, and the lane is not paused."""
+        if self._busy >= self._slots or lane in self.paused:
+            return False
+        return not self._reserved or may_start(self.lanes, self.running, lane, self._slots)
 
     # -- what waits
 
@@ -68,6 +89,8 @@ class Line(Generic[T]):
         """Put it at the end of its lane's line. An unknown lane is added, see :meth:`admit`."""
         self.admit(lane)
         self._waiting[lane].append(item)
+        self._count += 1
+        self.version += 1
 
     def admit(self, lane: Lane | str) -> None:
         """Make sure that the lane is known. It is ranked last; a name alone gets weight 1."""
@@ -77,9 +100,11 @@ class Line(Generic[T]):
         if isinstance(lane, str):
             lane = Lane(name, STRAY_WEIGHT, queue=name, deadline_s=self._longest_deadline())
         self.lanes = (*self.lanes, lane)
+        self._reserved = self._reserved or lane.reserve > 0
         for count in (self.running, self.started):
             count.setdefault(name, 0)
         self._waiting[name] = deque()
+        self.version += 1
         self.order.set_lanes(self.lanes)
 
     def _longest_deadline(self) -> float | None:
@@ -91,7 +116,7 @@ class Line(Generic[T]):
         """How many wait, in one lane or in all."""
         if lane is not None:
             return len(self._waiting.get(lane, ()))
-        return sum(len(items) for items in self._waiting.values())
+        return self._count
 
     def first(self, lane: str) -> T | None:
         """The longest waiting of a lane."""
@@ -104,59 +129,60 @@ class Line(Generic[T]):
         items = [item for line in lines for item in line]
         for line in lines:
             line.clear()
+        self._count -= len(items)
+        self.version += 1
         return items
 
     # -- who is next
 
     def next(self, now_s: float) -> tuple[str, T] | None:
         """The next to start, now counted as running; ``None`` when nothing may."""
-        ready = [name for name in self.order.preference(now_s) if self._ready(name)]
+        if not self._count or self._busy >= self._slots:
+            return None
+        ready = {name for name, items in self._waiting.items() if items and self.has_room(name)}
         if not ready:
             return None
-        lane = ready[0]
-        if not self._fetched:
-            self.order.took(lane, [name for name in self._waiting if name not in ready])
+        lane = self._choose(ready, now_s)
         self.running[lane] += 1
         self.started[lane] += 1
+        self._busy += 1
+        self._count -= 1
+        self.version += 1
         return lane, self._waiting[lane].popleft()
 
-    def _ready(self, lane: str) -> bool:
-        return (
-            bool(self._waiting.get(lane))
-            and lane not in self.paused
-            and may_start(self.lanes, self.running, lane, self.slots)
-        )
+    def _choose(self, ready: set[str], now_s: float) -> str:
+        if self._fetched and len(ready) == 1:
+            return next(iter(ready))
+        lane = next(name for name in self.order.preference(now_s) if name in ready)
+        if not self._fetched:
+            self.order.took(lane, [name for name in self._waiting if name not in ready])
+        return lane
 
     def finished(self, lane: str, run_time_s: float) -> None:
         """A process is free again; 0 seconds: it was given back without running."""
-        self.running[lane] = max(0, self.running.get(lane, 0) - 1)
+        if self.running.get(lane, 0) > 0:
+            self.running[lane] -= 1
+            self._busy -= 1
+        self.version += 1
         self.order.finished(lane, run_time_s)
 
     def fetchable(self) -> set[str]:
         """Lanes of which one more message could start at once, were it here."""
-        if self.waiting() - self._stuck() > 0:
+        if self._busy >= self._slots:
             return set()
-        return {
-            lane.name
-            for lane in self.lanes
-            if lane.name not in self.paused
-            and not self._waiting[lane.name]
-            and may_start(self.lanes, self.running, lane.name, self.slots)
-        }
-
-    def _stuck(self) -> int:
-        """What waits though a process is free: its lane is paused, or may not take a reserve."""
-        if sum(self.running.values()) >= self.slots:
-            return 0
-        return sum(
-            len(items) for lane, items in self._waiting.items() if items and not self._ready(lane)
-        )
+        open_lanes = {name for name in self._waiting if self.has_room(name)}
+        waiting = {name for name, items in self._waiting.items() if items}
+        # What waits though its lane has room will take the process. What waits without (paused,
+        # or kept from a reserve) is no reason not to fetch for others.
+        return set() if waiting & open_lanes else open_lanes - waiting
 
     # -- changes at run time
 
     def reweigh(self, lane: str, weight: float) -> None:
         """Another weight from the next choice on; :class:`ConfigError` for an unknown lane."""
         self.lanes = reweighed(self.lanes, lane, weight)
+        self._reserved = any(lane.reserve for lane in self.lanes)
+        self.version += 1
         self.order.set_lanes(self.lanes)
 
     def pause(self, lane: str) -> None:
@@ -165,7 +191,9 @@ class Line(Generic[T]):
             known = ", ".join(self._waiting)
             raise ConfigError(f"idem: no lane {lane!r} here; known are {known}")
         self.paused.add(lane)
+        self.version += 1
 
     def resume(self, lane: str) -> None:
         """Serve it again. It joins at the current round, and does not catch up."""
         self.paused.discard(lane)
+        self.version += 1

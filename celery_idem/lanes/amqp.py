@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 from kombu.common import QoS
 
-from celery_idem.core.line import may_start
-
 if TYPE_CHECKING:
     from celery_idem.lanes.consumer import WorkerLanes
 
@@ -107,7 +105,7 @@ class AmqpFetch:
     def offer_again(self) -> None:
         """After starts and ends: open the taps of lanes that may start something again."""
         self.note_room()
-        if any(self._has_room(lane) for lane in self._closed):
+        if any(self._worker.line.has_room(lane) for lane in self._closed):
             self._now("open", self._open)
         for lane in list(self._parked_at):
             self._parked_at[lane] = min(self._parked_at[lane], self._worker.parked(lane))
@@ -147,15 +145,11 @@ class AmqpFetch:
 
     # -- room
 
-    def _has_room(self, lane: str) -> bool:
-        line = self._worker.line
-        return lane not in line.paused and may_start(line.lanes, line.running, lane, line.slots)
-
     def note_room(self) -> None:
         """Asked when a job has ended, before its process is taken again."""
         now_s = time.monotonic()
         for lane in self._worker.line.lanes:
-            if self._has_room(lane.name):
+            if self._worker.line.has_room(lane.name):
                 self._room_since_s[lane.name] = now_s
             else:
                 self._room_since_s.setdefault(lane.name, now_s)
@@ -210,7 +204,7 @@ class AmqpFetch:
         self._learn_tags()
 
     def _close(self, lane: str, queue: str) -> None:
-        if self._has_room(lane):
+        if self._worker.line.has_room(lane):
             return  # it has got some since
         found = self._cancel(queue)
         if found is None:
@@ -227,7 +221,7 @@ class AmqpFetch:
         logger.debug("lane %s: tap closed, %d messages given back", lane, returned)
 
     def _open(self) -> None:
-        lanes = [lane for lane in self._closed if self._has_room(lane)]
+        lanes = [lane for lane in self._closed if self._worker.line.has_room(lane)]
         if self._consumer.task_consumer is None or not lanes:
             return
         now_s = time.monotonic()

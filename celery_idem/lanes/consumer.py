@@ -8,7 +8,7 @@ import logging
 import random
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,11 @@ class WorkerLanes:
         self._lane_of: dict[str, str] = {}
         self._running: dict[int, Running] = {}
         self._parked: dict[str, weakref.WeakSet[Any]] = {}
+        limit = consumer.app.conf.get("worker_eta_task_limit")
+        self.parked_max = PARKED_MAX if limit is None else max(int(limit), 1)
         self._pumping = False
+        self._room: set[str] = set()
+        self._room_at = -1  # version of the line
         self._hand_on: Callable[[Any], Any] = consumer.on_task_request
         consumer.on_task_request = self.submit
 
@@ -111,6 +115,7 @@ class WorkerLanes:
         if self.fetches:
             self.line.order.head(lane, _sent_s(request))
         self._parked.setdefault(lane, weakref.WeakSet()).add(request)
+        self.line.version += 1  # one parked message more
         if isinstance(self.fetch, AmqpFetch):
             self.fetch.received(lane)
 
@@ -125,17 +130,13 @@ class WorkerLanes:
         """Messages of the lane that are here but delayed or limited in rate."""
         return len(self._parked.get(lane, ()))
 
-    @property
-    def parked_max(self) -> int:
-        limit = self.consumer.app.conf.get("worker_eta_task_limit")
-        return PARKED_MAX if limit is None else max(int(limit), 1)
-
-    def room_for(self, lanes: Iterable[str]) -> set[str]:
+    def room(self) -> set[str]:
         """Lanes whose next message could start at once, and that hold few delayed ones."""
-        self.line.slots = self.slots
-        open_lanes = self.line.fetchable()
-        limit = self.parked_max
-        return {lane for lane in lanes if lane in open_lanes and self.parked(lane) < limit}
+        if self._room_at != self.line.version:
+            limit = self.parked_max
+            self._room = {it for it in self.line.fetchable() if self.parked(it) < limit}
+            self._room_at = self.line.version
+        return self._room
 
     # -- from the line to the pool
 
@@ -207,6 +208,8 @@ class WorkerLanes:
         for entry in list(self._running.values()):
             if not entry.applied and entry.request not in state.reserved_requests:
                 self._end(entry, ran=False)
+        self.line.slots = self.slots
+        self.line.version += 1
         if self.fetch is not None:
             self.fetch.sweep()
         self.pump()

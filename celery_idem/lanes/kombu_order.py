@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from celery_idem.core.line import Line
@@ -37,8 +37,8 @@ class Worker(Protocol):
     def lane_of_queue(self, queue: str) -> str:
         """The lane that this queue belongs to; a queue that is no lane becomes one of its own."""
 
-    def room_for(self, lanes: Iterable[str]) -> set[str]:
-        """Those of the lanes that may have more messages here."""
+    def room(self) -> set[str]:
+        """Lanes that may have one more message here."""
 
 
 class LaneCycle:
@@ -46,31 +46,29 @@ class LaneCycle:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._queues: list[str] = []
+        self._queue_of: dict[str, str] = {}
         self.offered: list[str] = []
         self.last_queue: str | None = None
         self.answered = True
 
     def update(self, queues: Iterable[str]) -> None:
         """The queues that are consumed from now on. Their order does not matter."""
-        self._queues = sorted(queues)
-        for queue in self._queues:
-            self._worker.lane_of_queue(queue)
+        self._queue_of = {self._worker.lane_of_queue(queue): queue for queue in sorted(queues)}
 
     def consume(self, n: int) -> list[str]:
         """At most ``n`` queues, the one to take from first in front."""
-        return self._offer(self.lanes())[:n]
+        lanes = self.lanes()
+        order = self._worker.line.order.preference(time.time())
+        self.offered = [lane for lane in order if lane in lanes][:n]
+        return [self._queue_of[lane] for lane in self.offered]
 
     def lanes(self) -> set[str]:
         """Lanes of the consumed queues that may have a message now."""
-        consumed = {self._worker.lane_of_queue(queue) for queue in self._queues}
-        return self._worker.room_for(consumed)
+        return self._worker.room() & self._queue_of.keys()
 
-    def _offer(self, lanes: set[str]) -> list[str]:
-        order = self._worker.line.order.preference(time.time())
-        self.offered = [lane for lane in order if lane in lanes]
-        queue_of = {self._worker.lane_of_queue(queue): queue for queue in self._queues}
-        return [queue_of[lane] for lane in self.offered]
+    def has_lanes(self) -> bool:
+        """Whether there is any of them."""
+        return not self._worker.room().isdisjoint(self._queue_of)
 
     def rotate(self, last_used: str) -> str:
         """A message of this queue came: those offered before it were empty."""
@@ -78,10 +76,9 @@ class LaneCycle:
         self.answered = True
         taken = self._worker.lane_of_queue(last_used)
         line = self._worker.line
-        place = self.offered.index(taken) if taken in self.offered else 0
-        had_none = set(self.offered[:place])
-        had_none.update(lane.name for lane in line.lanes if lane.name not in self.offered)
-        line.order.took(taken, had_none - {taken})
+        # those offered after it may have had something; nobody knows
+        behind = self.offered[self.offered.index(taken) :] if taken in self.offered else [taken]
+        line.order.took(taken, [it.name for it in line.lanes if it.name not in behind])
         return last_used
 
 
@@ -93,6 +90,8 @@ class RedisFetch:
         self._hub = hub
         self._cycle: LaneCycle = channel._queue_cycle
         self._start: Callable[[Any], Any] = channel._brpop_start
+        self._steps = list(channel.priority_steps)
+        self._keys: dict[str, list[str]] = {}
         self._client_id: tuple[int, int | None] = (0, None)  # of which socket, and the id
         channel._brpop_start = self.brpop_start
         channel.qos.can_consume = self.can_consume
@@ -111,7 +110,7 @@ class RedisFetch:
 
     def can_consume(self) -> bool:
         """In place of the prefetch count: whether any lane's next message could start now."""
-        return bool(self._cycle.lanes())
+        return self._cycle.has_lanes()
 
     def brpop_start(self, timeout: float | None = None) -> None:
         """kombu's, with the keys in our order: lane by lane, and in a lane by priority."""
@@ -121,14 +120,29 @@ class RedisFetch:
             wait_s = channel.brpop_timeout if timeout is None else timeout
             timeout = min(wait_s or RESTRICTED_WAIT_S, RESTRICTED_WAIT_S)
         self._cycle.answered = False
-        steps = list(channel.priority_steps)
-        cycle, channel._queue_cycle = channel._queue_cycle, _Keys(self._cycle, channel, steps)
+        steps = channel.priority_steps
+        cycle, channel._queue_cycle = channel._queue_cycle, self
         channel.priority_steps = [0]
         try:
             self._start(timeout)
         finally:
             channel.priority_steps = steps
             channel._queue_cycle = cycle
+
+    def consume(self, n: int) -> list[str]:
+        """In place of the cycle's while a BRPOP is made: whole keys, every priority of a lane
+        before the next lane."""
+        return [key for queue in self._cycle.consume(n) for key in self._keys_of(queue)]
+
+    def _keys_of(self, queue: str) -> list[str]:
+        keys = self._keys.get(queue)
+        if keys is None:
+            # _q_for_pri rounds down to the channel's steps, which are [0] while a BRPOP is made
+            channel = self._channel
+            channel.priority_steps = self._steps
+            keys = self._keys[queue] = [channel._q_for_pri(queue, it) for it in self._steps]
+            channel.priority_steps = [0]
+        return keys
 
     def offer_again(self) -> None:
         """Ask at once when nothing is asked; end a BRPOP that offers other lanes than it should.
@@ -137,14 +151,16 @@ class RedisFetch:
         can be lost between the two.
         """
         channel = self._channel
-        lanes = self._cycle.lanes()
         if not channel._in_poll:
-            if lanes and not self._hub:
+            if not self._hub and self._cycle.has_lanes():
                 # without an event loop the consumer may be asleep until its poll times out; the
                 # answer to this will wake it
                 channel.connection.cycle._register_BRPOP(channel)
             return
-        if not lanes or self._cycle.answered or lanes == set(self._cycle.offered):
+        if self._cycle.answered:
+            return
+        lanes = self._cycle.lanes()
+        if not lanes or lanes == set(self._cycle.offered):
             return
         _, client_id = self._client_id
         if client_id is None:
@@ -168,22 +184,3 @@ class RedisFetch:
             self._client_id = (socket, int(connection.read_response()))
         except self._channel.ResponseError as error:
             logger.info("CLIENT ID is refused (%s): lanes are offered anew every second", error)
-
-
-class _Keys:
-    """A cycle that answers with whole keys: every priority of a lane before the next lane."""
-
-    def __init__(self, cycle: LaneCycle, channel: Any, steps: Sequence[int]) -> None:
-        self._cycle = cycle
-        self._channel = channel
-        self._steps = steps
-
-    def consume(self, n: int) -> list[str]:
-        key = self._channel._q_for_pri
-        queues = self._cycle.consume(n)
-        # _q_for_pri rounds down to the channel's steps, which are [0] for now
-        saved, self._channel.priority_steps = self._channel.priority_steps, list(self._steps)
-        try:
-            return [key(queue, step) for queue in queues for step in self._steps]
-        finally:
-            self._channel.priority_steps = saved

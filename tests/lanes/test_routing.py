@@ -106,8 +106,6 @@ def test_installing_twice_adds_one_router() -> None:
         assert sum(isinstance(it, LaneRouter) for it in app.conf.task_routes) == 1
 
 
-@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
-@pytest.mark.rabbitmq
 def test_a_message_says_when_it_was_sent_and_a_plain_task_goes_to_its_lane(
     lanes: LaneRun,
 ) -> None:
@@ -119,8 +117,6 @@ def test_a_message_says_when_it_was_sent_and_a_plain_task_goes_to_its_lane(
     lanes.effects.wait_count("x", 1)
 
 
-@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
-@pytest.mark.rabbitmq
 def test_a_retry_stays_in_the_lane_that_its_message_came_from(lanes: LaneRun) -> None:
     module = lanes.configure()
     module.flaky.apply_async(("x",), queue="normal")

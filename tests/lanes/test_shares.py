@@ -35,8 +35,6 @@ def test_three_backlogs_are_served_ten_five_one(lanes: LaneRun, workers: int) ->
     assert first_low <= 16 * workers + 2 * workers
 
 
-@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
-@pytest.mark.rabbitmq
 def test_a_lane_alone_gets_everything_and_the_others_join_at_once(lanes: LaneRun) -> None:
     lanes.configure()
     lanes.send("low", 60, busy_s=0.02)
@@ -52,8 +50,6 @@ def test_a_lane_alone_gets_everything_and_the_others_join_at_once(lanes: LaneRun
     assert lows_meanwhile < 40
 
 
-@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
-@pytest.mark.rabbitmq
 def test_c28_a_lane_above_that_is_never_empty_does_not_starve_the_one_below(
     lanes: LaneRun,
 ) -> None:
@@ -69,8 +65,6 @@ def test_c28_a_lane_above_that_is_never_empty_does_not_starve_the_one_below(
     assert max(b - a for a, b in itertools.pairwise(places)) <= 7  # its turn is 5
 
 
-@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
-@pytest.mark.rabbitmq
 def test_strict_order_serves_by_rank_and_starves(lanes: LaneRun) -> None:
     lanes.configure(lane_order="strict")
     lanes.send("low", 50)
@@ -84,8 +78,6 @@ def test_strict_order_serves_by_rank_and_starves(lanes: LaneRun) -> None:
     assert runs[10:190] == ["critical"] * 180
 
 
-@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
-@pytest.mark.rabbitmq
 @pytest.mark.slow
 def test_charged_in_seconds_long_jobs_get_no_more_time(lanes: LaneRun) -> None:
     lanes.configure(charge="seconds")
@@ -123,7 +115,6 @@ def test_every_pool_serves_by_weight_on_redis(lanes: LaneRun, pool: str) -> None
     assert abs(served["low"] - 20) <= 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 @pytest.mark.rabbitmq
 @pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet", "solo"])

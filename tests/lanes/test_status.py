@@ -17,8 +17,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
-@pytest.mark.rabbitmq
 @pytest.mark.slow
 def test_depth_age_share_and_workers_are_shown(lanes: LaneRun) -> None:
     lanes.configure({"critical": {"weight": 10, "reserve": 1}, "normal": 5, "low": 1})

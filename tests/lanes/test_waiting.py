@@ -51,8 +51,6 @@ def test_a_reserve_holds_under_autoscale(lanes: LaneRun) -> None:
     assert len(worker.children()) == 4
 
 
-@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
-@pytest.mark.rabbitmq
 @pytest.mark.slow
 def test_c33_slow_jobs_never_take_the_reserved_process(lanes: LaneRun) -> None:
     lanes.configure({"critical": {"weight": 20, "reserve": 1}, "low": 4})
@@ -65,8 +63,6 @@ def test_c33_slow_jobs_never_take_the_reserved_process(lanes: LaneRun) -> None:
     assert lanes.effects.count("low") == 3
 
 
-@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
-@pytest.mark.rabbitmq
 @pytest.mark.slow
 @pytest.mark.parametrize("late", [True, False], ids=["late ack", "early ack"])
 def test_c30_a_short_job_is_never_parked_behind_a_long_one(lanes: LaneRun, late: bool) -> None:

@@ -2,7 +2,7 @@
 
 Read from the environment: ``TEST_BROKER``, ``TEST_BACKEND``, ``TEST_EFFECTS``, ``TEST_IDEM``,
 ``TEST_CONF`` (both JSON), ``TEST_TRANSPORT`` (JSON, transport options), ``TEST_BOOKS`` (an SQLite
-file with a table ``book(name PRIMARY KEY, fence, writer)``).
+file with a table ``book(name PRIMARY KEY, fence, writer)``), ``TEST_CONFLICT`` (a file).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_idem import AlreadyProcessed, IdempotentTask, InProgress, idempotent
+from celery_idem import AlreadyProcessed, IdempotentTask, InProgress, idempotent, signals
 from tests.support.effects import Effects
 
 broker = os.environ["TEST_BROKER"]
@@ -35,6 +35,14 @@ def _until(path: str) -> None:
     gives_up = time.monotonic() + 120
     while not os.path.exists(path) and time.monotonic() < gives_up:
         time.sleep(0.02)
+
+
+@signals.conflict.connect(weak=False)
+def _conflict(key: str, **_: Any) -> None:
+    """``TEST_CONFLICT``: a delivery that met a holder waits for this file, then steps aside."""
+    if gate := os.environ.get("TEST_CONFLICT"):
+        Effects.from_env().bump("conflict", met=key)
+        _until(gate)
 
 
 @app.task(base=IdempotentTask, name="faulty.work", bind=True, idem_key="work:{name}")
@@ -140,3 +148,16 @@ def pill(self: Any, name: str, times: int) -> str:
         os.kill(os.getpid(), signal.SIGKILL)
     effects.bump(name)
     return name
+
+
+@app.task(base=IdempotentTask, name="faulty.tries", bind=True, idem_key="tries:{name}",
+          max_retries=3)  # fmt: skip
+def tries(self: Any, name: str, gate: str) -> int:
+    """Its n-th start waits for ``{gate}-{n}``; the first ones ask for a retry."""
+    effects = Effects.from_env()
+    effects.bump(f"start:{name}", retries=self.request.retries)
+    _until(f"{gate}-{effects.count(f'start:{name}')}")
+    if self.request.retries == 0:
+        raise self.retry(countdown=0)
+    effects.bump(name)
+    return int(self.request.retries)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import celery_idem.transport  # noqa: F401 - makes the schemes known
 from tests.support.servers import RedisServer
 
 APP = "tests.transport.app"

@@ -1,0 +1,119 @@
+"""The forms of the URL: TCP, Unix socket, TLS options, Sentinel with a failover."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import redis
+from kombu import Connection
+
+from tests.support.ports import LOOPBACK, free_port
+from tests.support.processes import end_group, spawn
+from tests.support.servers import find_redis_binary
+from tests.support.waiting import wait_until
+from tests.transport.conftest import APP, streams
+
+
+def round_trip(url, **options) -> None:
+    with Connection(url, transport_options=options) as connection:
+        queue = connection.SimpleQueue("q")
+        queue.put("hello")
+        message = queue.get(timeout=10)
+        assert message.payload == "hello"
+        message.ack()
+
+
+def test_a_unix_socket(redis_server):
+    url = redis_server.socket_url(3)
+
+    round_trip(streams(url))
+
+    with redis_server.client(3) as client:
+        assert client.exists("rs:{q}:0")
+
+
+def test_a_database_of_its_own(redis_server):
+    round_trip(streams(redis_server.url(5)))
+
+    with redis_server.client(5) as client:
+        assert client.exists("rs:{q}:0")
+    with redis_server.client(0) as client:
+        assert not client.exists("rs:{q}:0")
+
+
+def test_tls_checks_certificates_unless_told_otherwise():
+    import ssl
+
+    default = Connection("rediss-streams://localhost:6379/0").transport.client.ssl
+    chosen = Connection("rediss-streams://localhost:6379/0?ssl_cert_reqs=none").transport.client.ssl
+
+    assert default == {"ssl_cert_reqs": ssl.CERT_REQUIRED}
+    assert chosen == {"ssl_cert_reqs": ssl.CERT_NONE}
+
+
+@pytest.fixture
+def sentinel(make_redis, tmp_path):
+    """A master, its replica, and a Sentinel; yields (url, options, master, client of Sentinel)."""
+    master = make_redis("master")
+    replica = make_redis("replica", extra=["--replicaof", LOOPBACK, str(master.port)])
+    with replica.client() as client:
+        wait_until(lambda: client.info()["master_link_status"] == "up", what="the replication")
+    port = free_port()
+    folder = tmp_path / "sentinel"
+    folder.mkdir()
+    config = folder / "sentinel.conf"
+    config.write_text(
+        f"port {port}\nbind {LOOPBACK}\ndir {folder}\n"
+        f"sentinel monitor main {LOOPBACK} {master.port} 1\n"
+        "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 5000\n"
+    )
+    process = spawn([find_redis_binary(), str(config), "--sentinel"], folder / "log", cwd=folder)
+    try:
+        with redis.Redis(LOOPBACK, port) as client:
+
+            def knows() -> bool:
+                with contextlib.suppress(redis.RedisError):
+                    return bool(client.sentinel_slaves("main"))
+                return False
+
+            wait_until(knows, what="a Sentinel that knows the replica")
+            url = f"sentinel-streams://{LOOPBACK}:{port}/0"
+            yield url, {"master_name": "main"}, master, client
+    finally:
+        end_group(process)
+
+
+def test_the_master_that_sentinels_name(sentinel):
+    url, options, _, _ = sentinel
+
+    round_trip(url, **options)
+
+
+@pytest.mark.slow
+def test_a_worker_survives_a_failover(
+    sentinel, load_streams_app, effects, start_worker, redis_server
+):
+    """C64"""
+    url, options, master, watcher = sentinel
+    app = load_streams_app(options=options, broker=url)
+    worker = start_worker(f"{APP}:app", concurrency=2)
+    app.effect.delay("before")
+    effects.wait_count("before", 1)
+    app.slow.delay("through", 6)
+    effects.wait_count("through:start", 1)
+    old = watcher.sentinel_get_master_addr_by_name("main")
+
+    master.kill()
+    wait_until(lambda: watcher.sentinel_get_master_addr_by_name("main") != old, 60, "a failover")
+
+    def sent() -> bool:
+        with contextlib.suppress(Exception):
+            app.effect.apply_async(("after",), retry=False)
+            return True
+        return False
+
+    wait_until(sent, 60, "a master that takes messages")
+    effects.wait_count("after", 1, 60)
+    effects.wait_count("through:end", 1, 60)
+    assert worker.returncode is None

@@ -1,7 +1,8 @@
 """A Celery app whose jobs end badly, for the tests of dead letters.
 
 Read from the environment: ``TEST_BROKER``, ``TEST_BACKEND`` (default: the broker), ``TEST_IDEM``,
-``TEST_CONF`` (JSON), ``TEST_EFFECTS``, ``TEST_NEW_CODE`` (the deploy that knows ``letters.new``).
+``TEST_CONF`` (JSON), ``TEST_EFFECTS``, ``TEST_NEW_CODE`` (the deploy that knows ``letters.new``),
+``TEST_SCHEME`` (the broker's, for a transport other than kombu's own).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from celery_idem import IdempotentTask
 from tests.support.effects import Effects
 
 broker = os.environ["TEST_BROKER"]
-app = Celery("letters", broker=broker, backend=os.environ.get("TEST_BACKEND", broker))
+backend = os.environ.get("TEST_BACKEND", broker)
+broker = broker.replace("redis:", os.environ.get("TEST_SCHEME", "redis") + ":", 1)
+app = Celery("letters", broker=broker, backend=backend)
 app.conf.update(
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -183,6 +184,39 @@ def delayed_beside(delayed: int, count: int) -> float:
             return (left - side.left()) / (time.perf_counter() - begun)
 
 
+def restarts(count: int) -> str:
+    """Delayed tasks while the worker is restarted every 2 s; lateness after the last restart."""
+    with _side("streams") as side:
+        first = time.time() + count / 150  # sending them takes less
+        due = {f"d{number}": first + 30 * number / count for number in range(count)}
+        with side.module.app.producer_pool.acquire(block=True) as producer:
+            for key, at in due.items():
+                eta = datetime.fromtimestamp(at, timezone.utc)
+                side.module.effect.apply_async((key,), eta=eta, producer=producer)
+        worker = side.worker()
+        worker.start()
+        last = 0.0
+        wait_until(lambda: time.time() > first - 4, count, "the first to be due")
+        while time.time() < first + 16:
+            wait_until(lambda: bool(worker.children()), 60, "children")
+            time.sleep(2)
+            worker.term()
+            worker.wait_exit()
+            worker.start()
+            wait_until(lambda: bool(worker.children()), 60, "children")
+            last = time.time() + 3  # what was due meanwhile has been caught up with
+        side.effects.wait_for(lambda it: len(set(it.keys())) == count, 300)
+        lines = side.effects.lines()
+        worker.close()
+    late = sorted(x["wall"] - due[x["key"]] for x in lines if due[x["key"]] > last)
+    early = sum(x["wall"] < due[x["key"]] - 0.005 for x in lines)
+    return (
+        f"{count} delayed, restarts every 2 s: {len(lines)} runs, {early} early, after the last "
+        f"restart {len(late)} tasks p50 {late[len(late) // 2] * 1e3:.0f} ms, "
+        f"p99 {late[int(len(late) * 0.99) - 1] * 1e3:.0f} ms late"
+    )
+
+
 @contextmanager
 def _side(broker: str, options: dict[str, Any] | None = None) -> Iterator[Side]:
     with (
@@ -205,7 +239,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     parts = given.only.split(",") if given.only else [
-        "rate", "latency", "memory", "recovery", "queues", "delayed",
+        "rate", "latency", "memory", "recovery", "queues", "delayed", "restarts",
     ]  # fmt: skip
     if "rate" in parts:
         _rates(given.rounds, given.messages)
@@ -227,6 +261,8 @@ def main() -> None:
     if "delayed" in parts:
         for delayed in (0, 100_000):
             print(f"{delayed:7} delayed messages beside: {delayed_beside(delayed, 3000):.0f}/s")
+    if "restarts" in parts:
+        print(restarts(10_000))
 
 
 def _rates(rounds: int, messages: int) -> None:

@@ -117,3 +117,29 @@ def test_a_worker_survives_a_failover(
     effects.wait_count("after", 1, 60)
     effects.wait_count("through:end", 1, 60)
     assert worker.returncode is None
+
+
+def test_one_node_of_a_cluster_with_all_keys_in_one_slot(
+    make_redis, load_streams_app, effects, start_worker
+):
+    """C69: no script and no transaction touches a second slot."""
+    node = make_redis("node", extra=["--cluster-enabled", "yes"])
+    with node.client() as client:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        wait_until(lambda: _cluster_state(client) == "ok", what="the cluster")
+    options = {"global_keyprefix": "{shop}:"}
+    app = load_streams_app(options=options, broker=streams(node.url()), backend=node.url())
+    worker = start_worker(f"{APP}:app", concurrency=2)
+
+    app.effect.delay("now")
+    app.effect.apply_async(("later",), countdown=0.5)
+    app.effect.apply_async(("urgent",), priority=9)
+    app.rejecting.delay("again", 1)
+
+    effects.wait_for(lambda it: all(it.count(k) for k in ("now", "later", "urgent", "again")))
+    worker.term()
+    assert worker.wait_exit() == 0
+
+
+def _cluster_state(client: redis.Redis) -> object:
+    return client.execute_command("CLUSTER INFO").get("cluster_state")

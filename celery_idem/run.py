@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_idem import followups, results, signals
+from celery_idem import followups, results, signals, suspects
 from celery_idem.binding import Binding, binding_of
 from celery_idem.conditions import run_unless_done
 from celery_idem.core.errors import (
@@ -143,7 +143,11 @@ class Run:
         if not self.delivery.renewed_by_worker:
             self.binding.keeper.hold(lease_of(holding.claim), lambda _: holding.mark_lost())
         _running[self.task.name] += 1
+        suspect = holding.crashes > 0 and not self.request.is_eager
+        alone = suspect and suspects.enter()
         try:
+            if suspect and not alone:
+                come_back(self.task, self.delivery, 0.0, self._lease_s)
             value = run_unless_done(
                 self.task,
                 self.terms,
@@ -182,6 +186,8 @@ class Run:
             raise
         finally:
             _running[self.task.name] -= 1
+            if alone:
+                suspects.leave()
             if not self.delivery.renewed_by_worker:
                 self.binding.keeper.drop(holding.claim.owner)
 

@@ -101,6 +101,14 @@ def pill(self: Any, name: str, mended: str = "") -> str:
     return name
 
 
+@app.task(base=IdempotentTask, name="letters.slow", bind=True, idem_key="slow:{name}")
+def slow(self: Any, name: str, seconds: float) -> str:
+    _effects().bump(f"start:{name}")
+    time.sleep(seconds)
+    _effects().bump(name)
+    return name
+
+
 @app.task(base=IdempotentTask, name="letters.hangs", bind=True, idem_key="hangs:{name}",
           time_limit=1)  # fmt: skip
 def hangs(self: Any, name: str, seconds: float = 60) -> str:

@@ -8,10 +8,9 @@ from celery_idem.core.record import Claim, Claimed, ClaimRequest, Lease, ResultK
 from celery_idem.stores.base import Store
 
 KEY = "tests.pay:order:1"
-#: a lease that ends in a test, once the clock has passed it; no test needs it to last
+#: a lease, hold or retention that ends in a test, once the clock has passed it; no test needs it
+#: to last
 SHORT_MS = 60
-#: a retention that ends in a test; the calls before its end must fit in it on a slow machine
-BRIEF_MS = 500
 #: a lease, a hold or a retention that doesn't end in a test
 LONG_MS = 3_600_000
 

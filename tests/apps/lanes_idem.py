@@ -1,0 +1,36 @@
+"""Idempotent tasks on lanes, with no set-up but the setting.
+
+Read from the environment: ``TEST_BROKER`` (Redis), ``TEST_EFFECTS``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from celery import Celery
+
+from celery_idem import IdempotentTask
+from tests.support.effects import Effects
+
+app = Celery("lanes_idem", broker=os.environ["TEST_BROKER"])
+app.conf.update(
+    task_ignore_result=True,
+    broker_connection_retry_on_startup=True,
+    idem={"lanes": {"critical": 10, "normal": 5, "low": 1}},
+)
+
+
+@app.task(
+    base=IdempotentTask, name="lanes_idem.pay", bind=True, lane="critical", idem_key="pay:{order}",
+    max_retries=3,
+)  # fmt: skip
+def pay(self: Any, order: str, fail: bool = False, busy_s: float = 0.0) -> None:
+    """Note the queue that it came from; fail at the first attempt when asked to."""
+    queue = self.request.delivery_info["routing_key"]
+    Effects.from_env().bump(order, queue=queue, retries=self.request.retries)
+    Effects.from_env().bump(f"queue:{queue}")
+    time.sleep(busy_s)
+    if fail and self.request.retries == 0:
+        raise self.retry(countdown=0)

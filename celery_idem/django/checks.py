@@ -12,6 +12,7 @@ celery_idem.W002    the database's character set can't keep every key
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import ConfigError, IdemError
 from celery_idem.django.connections import VENDORS
+
+#: Celery runs Django's checks when it imports tasks, and a check of tasks imports them.
+_importing = threading.local()
 
 _KEEPS_IN_DATABASE = ("django", "tiered")
 
@@ -49,13 +53,18 @@ def check_tasks(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
     here and not by a worker at night."""
     from celery_idem.task import IdempotentTask, is_celerys_own
 
+    if getattr(_importing, "now", False):
+        return []
     found: list[CheckMessage] = []
     app = current_app
+    _importing.now = True
     try:
         app.loader.import_default_modules()
         tasks = list(app.tasks.values())
     except IdemError as error:
         return [Error(str(error), id="celery_idem.E003")]
+    finally:
+        _importing.now = False
     for task in tasks:
         if not isinstance(task, IdempotentTask) or is_celerys_own(task.name):
             continue

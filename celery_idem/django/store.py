@@ -41,7 +41,7 @@ class DjangoStore:
     ``alias``: the database. ``patience_s``: how long a call is tried again while that can't be
     reached; then :class:`StoreUnavailable`. The store has connections of its own, so a claim
     commits whatever transaction is open around it. On SQLite, which has one writer, it refuses
-    with a clear error when the transaction of its own thread has written. ``hash_keys`` keeps a
+    with a clear error where a transaction of its own thread is in the way. ``hash_keys`` keeps a
     SHA-256 instead of the key, for keys that hold what must not be read in the database.
     """
 

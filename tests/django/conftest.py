@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 
+from tests.django import ready  # noqa: F401 - before any module that imports models
+
 
 @pytest.fixture(scope="session")
 def django_databases() -> Iterator[Callable[[str], str]]:
     """``django_databases(alias)``: that database exists and is migrated until the session ends."""
     from tests.django.databases import made
 
-    ready: set[str] = set()
+    there: set[str] = set()
     with ExitStack() as stack:
 
         def need(alias: str) -> str:
-            if alias not in ready:
+            if alias not in there:
                 stack.enter_context(made(alias))
-                ready.add(alias)
+                there.add(alias)
             return alias
 
         yield need
@@ -54,7 +56,7 @@ def shop(
     def opened(broker: str, store: str = "django", **idem: Any) -> Any:
         import json
 
-        setting = {"store": store, "lease_s": 3, **idem}
+        setting = {"store": store, "lease_s": 3, "dead_letters": {"store": broker}, **idem}
         monkeypatch.setenv("TEST_DATABASE_URL", url_of(database))
         monkeypatch.setenv("TEST_IDEM", json.dumps(setting))
         monkeypatch.setenv("TEST_PLAN", str(plan))

@@ -148,3 +148,26 @@ def wait_until_blocked(alias: str) -> None:
             return bool(cursor.fetchone()[0])
 
     wait_until(blocked, what="a statement that waits for a lock")
+
+
+def cut_connections(alias: str) -> int:
+    """End every other connection to the database, from the server's side; returns how many."""
+    connection = connections[alias]
+    name = connection.settings_dict["NAME"]
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                "WHERE datname = %s AND pid <> pg_backend_pid()",
+                [name],
+            )
+            return int(cursor.fetchone()[0])
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT id FROM information_schema.processlist WHERE db = %s AND id <> connection_id()",
+            [name],
+        )
+        ids = [row[0] for row in cursor.fetchall()]
+        for each in ids:
+            cursor.execute(f"KILL {each}")
+    return len(ids)

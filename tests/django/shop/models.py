@@ -11,7 +11,7 @@ class Order(Fenced):
     """An order, and what was done to it."""
 
     number = models.CharField(max_length=40, unique=True)
-    status = models.CharField(max_length=20, default="new")
+    status = models.CharField(max_length=60, default="new")
     total = models.IntegerField(default=0)
 
 

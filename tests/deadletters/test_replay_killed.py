@@ -1,0 +1,91 @@
+"""A replay of 10,000 letters, killed at 20 random instants: each effect once, none lost."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from celery_idem.deadletters.base import Filter
+from celery_idem.deadletters.choose import letters_of
+from celery_idem.deadletters.letter import Letter, Message, Reason, letter_id, named_fault
+from tests.support.waiting import wait_until
+from tests.tasks.stage import Stage, open_stage
+
+LETTERS = 10_000
+KILLS = 20
+DEADLINE_S = 240
+
+
+def put_letters(stage: Stage) -> None:
+    store: Any = letters_of(stage.tasks.app)
+    for number in range(LETTERS):
+        task_id, name = f"replayed-{number}", f"effect-{number}"
+        embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+        message = Message(
+            body=json.dumps([[name], {}, embed]).encode(),
+            content_type="application/json",
+            content_encoding="utf-8",
+            headers={"task": "letters.good", "id": task_id, "lang": "py", "retries": 0},
+            properties={"correlation_id": task_id},
+            routing_key="celery",
+            queue="celery",
+        )
+        store.put(
+            Letter(
+                id=letter_id(task_id, message),
+                reason=Reason.FAILURE,
+                message=message,
+                task="letters.good",
+                task_id=task_id,
+                key=f"letters.good:good:{name}",
+                fault=named_fault("GatewayDown", "…", place="shop:pay"),
+            )
+        )
+
+
+def start_replay(stage: Stage) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-m", "celery", "-A", "tests.apps.letters:app"]
+    return subprocess.Popen([*argv, "dlq", "replay", "--all", "--json"], stdout=subprocess.PIPE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(590)
+def test_killed_twenty_times_each_effect_is_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    chance = random.Random(11)
+    with open_stage(tmp_path_factory, "tests.apps.letters") as stage:
+        put_letters(stage)
+        store = letters_of(stage.tasks.app)
+        stage.start_worker(concurrency=2)
+        assert store.count(Filter()) == LETTERS
+
+        for _ in range(KILLS):
+            replay = start_replay(stage)
+            target = store.count(Filter()) - chance.randrange(1, 300)
+            wait_until(
+                lambda target=target: store.count(Filter()) <= target, DEADLINE_S, "progress"
+            )
+            replay.send_signal(signal.SIGKILL)
+            replay.communicate(timeout=60)
+        assert store.count(Filter()) > LETTERS // 4  # every kill was in the middle
+
+        report: dict[str, Any] = {}
+
+        def all_sent() -> bool:
+            with start_replay(stage) as last:
+                report.update(json.loads(last.communicate(timeout=DEADLINE_S)[0]))
+            return store.count(Filter()) == 0
+
+        wait_until(all_sent, DEADLINE_S, lambda: f"the rest: {report}")
+
+        names = {f"effect-{number}" for number in range(LETTERS)}
+        wait_until(lambda: {*stage.effects.keys()} >= names, DEADLINE_S, "every effect")
+        with stage.server.client() as client:
+            wait_until(lambda: not client.llen("celery"), DEADLINE_S, "an empty queue")
+            wait_until(lambda: not client.hlen("unacked"), DEADLINE_S, "the acks")
+        assert len(stage.effects.keys()) == LETTERS

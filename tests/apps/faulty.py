@@ -108,12 +108,13 @@ def blocks(self: Any, name: str, seconds: float) -> str:
 
 
 @app.task(base=IdempotentTask, name="faulty.hangs", bind=True, idem_key="hangs:{name}",
-          time_limit=1)  # fmt: skip
+          time_limit=2)  # fmt: skip
 def hangs(self: Any, name: str, gate: str) -> str:
-    """Killed at its hard time limit, unless the gate is open."""
-    Effects.from_env().bump(f"start:{name}")
-    _until(gate)
-    Effects.from_env().bump(name)
+    """As ``work``, and killed at its hard time limit."""
+    effects = Effects.from_env()
+    effects.bump(f"start:{name}")
+    _until(f"{gate}-{effects.count(f'start:{name}')}")
+    effects.bump(name)
     return name
 
 

@@ -44,6 +44,7 @@ def test_on_a_slow_network_jobs_are_done_once_and_leases_are_kept(
     assert "lease lost" not in worker.log_text()
 
 
+@pytest.mark.slow
 def test_a_half_open_line_to_the_store_costs_time_and_nothing_else(
     load: Any, start_worker: Any, effects: Effects, gate: Any, make_redis: Any, fault_proxy: Any
 ) -> None:

@@ -11,12 +11,11 @@ from tests.support.effects import Effects
 DEADLINE_S = 60
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_slow_handler_after_the_body_is_no_lost_lease(
-    redis_url: str, effects: Effects, load_app: Any, start_worker: Any, pool: str
+    redis_url: str, effects: Effects, load_app: Any, start_worker: Any
 ) -> None:
     tasks = load_app("tests.apps.slow_ends", TEST_BROKER=redis_url)
-    worker = start_worker("tests.apps.slow_ends:app", pool=pool, concurrency=3)
+    worker = start_worker("tests.apps.slow_ends:app", concurrency=3)
 
     sent = {how: tasks.ends.delay(how, how) for how in ("success", "retry", "failure")}
 

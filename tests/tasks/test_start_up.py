@@ -61,6 +61,8 @@ def test_the_same_worker_starts_when_nothing_is_wrong(redis_url: str, start_work
         ({"idem_key": "{0}"}, "must begin with the name of an argument"),
     ],
 )
+# modules of apps that other tests of this process load afresh
+@pytest.mark.filterwarnings("ignore:Task name .* is already registered")
 def test_a_bad_option_is_an_error_where_the_task_is_defined(
     options: dict[str, Any], says: str
 ) -> None:

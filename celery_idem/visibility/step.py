@@ -64,18 +64,25 @@ class VisibilityStep(bootsteps.Step):
         """Look at every connection that the consumer opens, before its first channel is used."""
         keeping = _Keeping(parent)
         consumer_opens = parent.connection_for_read
+        consumer_opens_writer = parent.connection_for_write
         consumer_mourns = parent.on_connection_error_after_connected
 
         def connection_for_read(heartbeat: Any = None) -> Any:
             # As celery 5.7 consumer.py does, with a look between making and opening it.
             connection = parent.app.connection_for_read(heartbeat=heartbeat)
-            if not issubclass(connection.get_transport_cls(), kombu_redis.Transport):
+            if not _bounded(connection):
                 return consumer_opens(heartbeat=heartbeat)
-            for option, value in CONSUMER_DEFAULTS.items():
-                connection.transport_options.setdefault(option, value)
             connection = parent.ensure_connected(connection)
             keeping.keep(connection)
             return connection
+
+        def connection_for_write(url: Any = None, heartbeat: Any = None) -> Any:
+            # The consumer's own: worker events and heartbeats. It runs in the same event loop,
+            # so a silent peer there stops the worker just as well.
+            connection = parent.app.connection_for_write(url=url, heartbeat=heartbeat)
+            if not _bounded(connection):
+                return consumer_opens_writer(url=url, heartbeat=heartbeat)
+            return parent.ensure_connected(connection)
 
         def on_connection_error(error: BaseException) -> None:
             # Before celery closes the channel, which may fail half-way, and before it forgets
@@ -84,7 +91,17 @@ class VisibilityStep(bootsteps.Step):
             consumer_mourns(error)
 
         parent.connection_for_read = connection_for_read
+        parent.connection_for_write = connection_for_write
         parent.on_connection_error_after_connected = on_connection_error
+
+
+def _bounded(connection: Any) -> bool:
+    """Give a connection that is not open yet the defaults; False: not kombu's Redis transport."""
+    if not issubclass(connection.get_transport_cls(), kombu_redis.Transport):
+        return False
+    for option, value in CONSUMER_DEFAULTS.items():
+        connection.transport_options.setdefault(option, value)
+    return True
 
 
 class _Keeping:

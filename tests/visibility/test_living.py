@@ -13,6 +13,7 @@ from tests.visibility.conftest import APP, HOUR
 VT5 = json.dumps({"visibility_timeout": 5})
 
 
+@pytest.mark.slow
 def test_a_countdown_longer_than_the_visibility_timeout_fires_once(
     kept, effects, start_worker, broker_keys
 ):  # C01
@@ -27,6 +28,7 @@ def test_a_countdown_longer_than_the_visibility_timeout_fires_once(
     assert effects.count("due") == 1
 
 
+@pytest.mark.slow
 def test_a_task_longer_than_the_visibility_timeout_starts_once(
     kept, effects, start_worker, broker_keys
 ):  # C02
@@ -64,6 +66,7 @@ def test_forty_seconds_of_work_start_once(kept, effects, start_worker):
     assert effects.keys() == ["long:start", "long:end"]
 
 
+@pytest.mark.slow
 def test_an_app_that_knows_nothing_of_us_takes_nothing_from_us(
     kept, effects, load_app, start_worker, redis_server
 ):  # C04
@@ -79,6 +82,7 @@ def test_an_app_that_knows_nothing_of_us_takes_nothing_from_us(
     assert effects.keys() == ["long:start", "long:end"]
 
 
+@pytest.mark.slow
 def test_prefetched_messages_wait_as_long_as_their_turn_takes(kept, effects, start_worker):
     app = kept(TEST_CONF='{"worker_prefetch_multiplier": 8}')
     start_worker(APP)
@@ -92,6 +96,7 @@ def test_prefetched_messages_wait_as_long_as_their_turn_takes(kept, effects, sta
     assert [effects.count(f"n{number}:start") for number in range(4)] == [1] * 4
 
 
+@pytest.mark.slow
 def test_wrong_clocks_of_workers_change_nothing(
     kept, effects, start_worker, redis_server, tmp_path, clock_skew
 ):  # C62

@@ -86,6 +86,7 @@ def test_a_cut_while_jobs_run_starts_none_of_them_again(pool, busy_worker, effec
     all_done_once(effects, redis_server, worker)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_half_open_connection_is_given_up_and_the_worker_goes_on(
     busy_worker, effects, redis_server

@@ -77,6 +77,7 @@ def ids_waiting(client) -> list[str]:
     return [json.loads(item)["headers"]["id"] for item in client.lrange("celery", 0, -1)]
 
 
+@pytest.mark.slow
 def test_thousands_of_delayed_messages_of_a_killed_worker_come_back_once_each(
     kept, start_worker, redis_server
 ):
@@ -107,6 +108,7 @@ def test_an_orderly_end_puts_everything_back_and_leaves_nothing_of_ours(
     assert broker_keys() == {"celery": 50}
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_of_an_orderly_end_loses_nothing(
     kept, start_worker, redis_server
 ):  # C17

@@ -32,6 +32,7 @@ def test_the_ack_of_a_woken_worker_does_not_remove_the_delivery_of_another(
     assert [(line["mark"], line["count"]) for line in effects.lines("lost")] == [("zombie", 1)]
 
 
+@pytest.mark.slow
 def test_a_woken_worker_goes_on_with_a_full_prefetch(kept, effects, start_worker, redis_server):
     app = kept(TEST_OPTIONS=HOUR)
     zombie = start_worker(APP, env={"TEST_MARK": "zombie"})

@@ -188,7 +188,7 @@ def restarts(count: int) -> str:
     """Delayed tasks while the worker is restarted every 2 s; lateness after the last restart."""
     with _side("streams") as side:
         first = time.time() + count / 150  # sending them takes less
-        due = {f"d{number}": first + 30 * number / count for number in range(count)}
+        due = {f"d{number}": first + 60 * number / count for number in range(count)}
         with side.module.app.producer_pool.acquire(block=True) as producer:
             for key, at in due.items():
                 eta = datetime.fromtimestamp(at, timezone.utc)

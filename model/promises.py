@@ -44,7 +44,7 @@ def note_claim(world: World, worker: Worker, outcome: Outcome) -> Ledger:
 
 
 def note_crash(world: World, scenario: Scenario) -> World:
-    """The world after a process died, or paused for longer than a lease."""
+    """The world after a process died, paused for longer than a lease, or left a claim to it."""
     crashes = min(world.ledger.crashes + 1, scenario.max_crashes)  # no more are ever counted
     return world._replace(ledger=world.ledger._replace(crashes=crashes))
 

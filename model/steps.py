@@ -41,11 +41,19 @@ CHILDS = frozenset(
     ("claim", "body", "complete", "hand on", "settle", "copy", "check", "retry",
      "give back for retry", "give back", "give back on purpose", "letter")
 )  # fmt: skip
-#: the step asks the store, and its reply may be lost: then it asks again
-ASKING = frozenset(
-    ("claim", "complete", "settle", "check", "give back for retry", "give back",
-     "give back on purpose", "report")
-)  # fmt: skip
+#: steps that ask the store, and what comes next when it can't be reached for as long as anybody
+#: has patience: the message goes back (Run._go_back), or the claim is left to its lease
+#: (Run._give_back, _lost_process)
+UNREACHED = {
+    "claim": "copy",
+    "check": "copy",
+    "complete": "copy",
+    "settle": "ack",
+    "give back for retry": "ack",
+    "give back": "letter",
+    "give back on purpose": "copy",
+    "report": "requeue",
+}
 #: the child believes that it holds the key, on its way out
 UNDER_CLAIM = frozenset(
     ("check", "retry", "give back for retry", "give back", "give back on purpose")
@@ -301,7 +309,9 @@ class Model:
             late = _put(world, index, worker._replace(lapsed=True))._replace(kept=_aged(world))
             late = note_crash(late, self.scenario)
             yield Step(index, "pauses for longer than its lease", late, True)
-        if worker.at in ASKING:
+        if worker.at in UNREACHED:
+            left = note_crash(_goto(world, index, UNREACHED[worker.at]), self.scenario)
+            yield Step(index, f"can't reach the store to {worker.at}", left, True)
             for step in self._does[worker.at](world, index, worker):
                 unheard = _put(step.world, index, worker)
                 yield Step(index, f"{step.text}, but the reply is lost", unheard, True)

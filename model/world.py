@@ -76,7 +76,7 @@ class Ledger(NamedTuple):
     newest: tuple[tuple[str, int], ...] = ()  #: task → newest attempt whose body was let in
     handed: tuple[str, ...] = ()  #: tasks whose follow-ups and result were handed on
     letters: tuple[str, ...] = ()  #: tasks with a dead letter
-    crashes: int = 0  #: processes that died, and pauses longer than a lease
+    crashes: int = 0  #: processes that died, pauses longer than a lease, claims left to theirs
     broken: str = ""  #: the promise that an event has just broken
 
 

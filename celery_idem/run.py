@@ -242,7 +242,10 @@ class Run:
         return value
 
     def _held(self, held: Held) -> NoReturn:
-        action = self.task.on_conflict
+        # Held by this very task: the message of a dead holder, before its lease is over. It is no
+        # duplicate, and may be the only copy.
+        own = held.task_id == self.delivery.task_id
+        action = "wait" if own else self.task.on_conflict
         remaining_s = held.remaining_ms / 1000
         self._send(signals.conflict, held_by=held.task_id, remaining_s=remaining_s, action=action)
         if action == "raise" or self.request.is_eager:

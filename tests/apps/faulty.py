@@ -162,3 +162,19 @@ def tries(self: Any, name: str, gate: str) -> int:
         raise self.retry(countdown=0)
     effects.bump(name)
     return int(self.request.retries)
+
+
+def _long_lease(self: Any, name: str, gate: str) -> str:
+    """As ``work``, under a lease that is longer than the app's: its message is back before it."""
+    effects = Effects.from_env()
+    effects.bump(f"start:{name}", task_id=self.request.id)
+    _until(f"{gate}-{effects.count(f'start:{name}')}")
+    effects.bump(name)
+    return name
+
+
+skips, raises = (
+    app.task(base=IdempotentTask, name=f"faulty.{action}s", bind=True, lease_s=6,
+             idem_key="{name}", on_conflict=action)(_long_lease)
+    for action in ("skip", "raise")
+)  # fmt: skip

@@ -176,3 +176,22 @@ def test_a_killed_childs_job_is_done_once_on_rabbitmq(
     assert tasks.pill.delay("p", 1).get(timeout=DEADLINE_S) == "p"
     assert effects.count("start:p") == 2
     assert effects.count("p") == 1
+
+
+@pytest.mark.parametrize("kind", ["skips", "raises"])
+def test_the_message_of_a_dead_holder_is_no_duplicate_of_itself(
+    load: Any, two_workers: Any, effects: Effects, gate: Any, kind: str
+) -> None:
+    """Its own claim is still leased when it comes back: ``on_conflict`` is for others."""
+    tasks = load(idem={"lease_s": 1})
+    workers = two_workers()
+    result = getattr(tasks, kind).delay(kind, str(gate()))
+    effects.wait_count(f"start:{kind}", 1)
+    victim, _ = holder_of(workers, effects, kind)
+
+    victim.kill_tree()
+    effects.wait_count(f"start:{kind}", 2, DEADLINE_S)
+    gate(2).touch()
+
+    assert result.get(timeout=DEADLINE_S) == kind
+    assert effects.count(kind) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]
@@ -81,6 +82,14 @@ class EndingRequest(Request):
         """Whether a message whose task hit its hard time limit is tried again."""
         task: Any = self.task
         return bool(task.acks_late) and not acks_on_timeout(task)
+
+    def maybe_expire(self) -> bool:  # type: ignore[override,unused-ignore]
+        """Whether it is too late. Celery also notes the id as revoked, by which this worker would
+        refuse a replay of the message."""
+        expires: Any = self.expires
+        if not expires:
+            return False
+        return bool(datetime.now(timezone.utc if expires.tzinfo else None) > expires)
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         if not terminated and not set_aside(self, EXPIRED if expired else REVOKED, None):

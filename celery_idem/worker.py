@@ -18,6 +18,7 @@ from typing import Any
 from celery import bootsteps
 from celery import signals as celery_signals
 
+from celery_idem import revoking
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import ConfigError
 from celery_idem.lanes.install import install_lanes
@@ -40,6 +41,7 @@ def install(app: Any) -> None:
     app.steps["consumer"].add("celery_idem.deadletters.step:DeadLetterStep")
     install_lanes(app)
     _install_dead_letters()
+    revoking.install(app)
     celery_signals.worker_process_init.connect(
         _in_new_child, weak=False, dispatch_uid="celery_idem.child"
     )

@@ -26,7 +26,7 @@ _TEXTS = {
     Fate.RUN: "sent",
     Fate.DONE: "sent; done meanwhile, nothing runs",
     Fate.CONFLICT: "kept: its key is being worked on",
-    Fate.REVOKED: "kept: its key was revoked",
+    Fate.REVOKED: "kept: it was revoked",
     Fate.NO_TASK: "kept: no such task in this app",
     Fate.NOT_REPLAYABLE: "kept: it can't be sent again",
     Fate.CHORD_OVER: "kept: its chord has failed already (--despite-chord sends it)",

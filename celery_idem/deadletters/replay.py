@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
-from celery_idem import signals
+from celery_idem import revoking, signals
 from celery_idem.binding import binding_of
 from celery_idem.core.record import Record, State
 from celery_idem.deadletters import chords
@@ -45,7 +45,7 @@ class Fate(str, Enum):
     RUN = "run"  #: sent; its body runs
     DONE = "done"  #: sent, but its key is done meanwhile: the recorded result, no second run
     CONFLICT = "conflict"  #: somebody works on its key now; kept
-    REVOKED = "revoked"  #: its key was revoked; kept
+    REVOKED = "revoked"  #: its key or its task id was revoked; kept
     NO_TASK = "no_task"  #: no such task in this app; kept
     NOT_REPLAYABLE = "not_replayable"  #: no message of Celery's, or redacted; kept
     CHORD_OVER = "chord_over"  #: its chord has been decided without it; kept
@@ -98,6 +98,8 @@ def fate_of(app: Any, letter: Letter, how: How = How()) -> Fate:
     if letter.task not in app.tasks:
         return Fate.NO_TASK
     record = _record(app, letter)
+    if revoking.is_revoked(binding_of(app).store, letter.task_id):
+        return Fate.REVOKED
     if record is not None:
         if record.state is State.DONE:
             return Fate.DONE

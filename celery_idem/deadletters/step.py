@@ -15,6 +15,7 @@ from celery.app.task import Context
 from celery.exceptions import NotRegistered
 from kombu.transport import redis as kombu_redis
 
+from celery_idem import revoking
 from celery_idem.deadletters import garbage, post, putting_off
 from celery_idem.deadletters.choose import letter_settings_of, letters_of
 from celery_idem.deadletters.letter import (
@@ -50,6 +51,7 @@ class DeadLetterStep(bootsteps.StartStopStep):
             _watch_plain_tasks(consumer.app)
 
     def start(self, consumer: Any) -> None:
+        revoking.load(consumer.app)  # also after a lost connection: it may have missed some
         handlers = Handlers(consumer)
         consumer.on_unknown_task = handlers.on_unknown_task
         consumer.on_unknown_message = handlers.on_unknown_message

@@ -200,6 +200,14 @@ def test_groups_count_the_faults(store: LetterStore, clock: Any) -> None:
     assert (groups[0].first_ms, groups[0].last_ms) == (first.last_died_ms, last.last_died_ms)
     assert groups[0].example in {letter(n).id for n in (1, 2, 3)}
     assert [it.count for it in store.groups(Filter(task="t.one"))] == [2, 1]
+    assert [it.count for it in store.groups(Filter(text="keyerror"))] == [1]
+    [two] = store.groups(Filter(task="t.two", lane="low"))
+    assert (two.error_type, two.place, two.count, two.example) == (
+        "ValueError",
+        "shop.orders:pay",
+        1,
+        letter(2).id,
+    )
     assert [it.error_type for it in store.groups(Filter(group=other.fault.group))] == ["KeyError"]
 
     store.delete(other.id)

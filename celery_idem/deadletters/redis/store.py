@@ -17,9 +17,9 @@ from celery_idem.deadletters.memory import grouped, matches
 from celery_idem.stores.redis.connection import client_from_url
 from celery_idem.stores.redis.scripts import Script, ScriptRunner
 
-_PUT, _NOTE, _TAKE, _GIVE_BACK, _DELETE, _FIND, _GROUPS = (
+_PUT, _NOTE, _TAKE, _GIVE_BACK, _DELETE, _FIND, _GROUPS, _TALLY = (
     Script("celery_idem.deadletters.redis", name)
-    for name in ("put", "note", "take", "give_back", "delete", "find", "groups")
+    for name in ("put", "note", "take", "give_back", "delete", "find", "groups", "tally")
 )
 #: Letters that one look of a walk brings; index entries that one script looks at, so that the
 #: server is not held up (about 10 ms).
@@ -170,8 +170,10 @@ class RedisLetterStore:
 
     def groups(self, wanted: Filter) -> Sequence[Group]:
         by_time = replace(wanted, since_ms=0, until_ms=0, group="")
-        if by_time != Filter():
+        if wanted.ids or wanted.key:
             return grouped(self.walk(wanted))
+        if by_time != Filter():
+            return self._tallied(wanted)
         low, high = _bounds(wanted)
         rows = self._call(_GROUPS, low, high, wanted.group)
         found = [_group(row) for row in rows]
@@ -203,6 +205,35 @@ class RedisLetterStore:
             wanted.text.casefold(), *_indexes(wanted),
         )  # fmt: skip
         return [each.decode() for each in ids], beyond.decode()
+
+    def _tallied(self, wanted: Filter) -> list[Group]:
+        low, high = _bounds(wanted)
+        found: dict[str, Group] = {}
+        while True:
+            rows, beyond = self._call(
+                _TALLY, low, high, str(MOST_LOOKED_AT), wanted.text.casefold(), *_indexes(wanted)
+            )
+            for name, count, first, last, example in rows:
+                group = name.decode()
+                more = Group(
+                    group, "", "", int(count), int(first) // 1000, int(last) // 1000,
+                    example.decode(),
+                )  # fmt: skip
+                before = found.get(group)
+                if before is not None:
+                    more = replace(more, count=before.count + more.count, first_ms=before.first_ms)
+                found[group] = more
+            if not beyond:
+                break
+            low = str(int(beyond) + 1)
+        named = (self._named(group) for group in found.values())
+        return sorted(named, key=lambda group: -group.count)
+
+    def _named(self, group: Group) -> Group:
+        name = self._base + b"fault:" + group.group.encode()
+        row: Any = self._scripts.patiently(lambda: self.client.hmget(name, "type", "place"))
+        error_type, place = ((it or b"").decode("utf-8", "replace") for it in row)
+        return replace(group, error_type=error_type, place=place)
 
     def _of_key(self, order: str, low: str, high: str, key: str) -> list[str]:
         """A key has few letters: all of them, in order."""

@@ -119,3 +119,24 @@ def test_a_chords_body_runs_once_with_every_part_whenever_a_member_dies(
     assert effects_of(stage, *labels) == dict.fromkeys(labels, 1)
     assert stage.effects.count("body") == bodies + 1
     assert stage.effects.count(f"died:{moment}") == deaths + 1
+
+
+@pytest.mark.parametrize("how", ["child", "tree"])
+def test_a_task_that_dies_after_it_sent_its_replacement_is_replaced_once(
+    stage: Stage, sentence: Any, how: str
+) -> None:
+    """Its message comes back when the replacement, of the same id, is on its way or done."""
+    (a,) = names(1)
+    task_id = str(uuid.uuid4())
+    sentence("published", task_id, how)
+    deaths, errors = stage.effects.count("died:published"), stage.effects.count("errback")
+
+    result = stage.tasks.replaces.apply_async(
+        (a, 1), task_id=task_id, link_error=stage.tasks.trouble.s()
+    )
+
+    assert result.get(timeout=DEADLINE_S) == a
+    wait_quiet(stage)
+    assert stage.effects.count(a) == 1
+    assert stage.effects.count("died:published") == deaths + 1
+    assert stage.effects.count("errback") == errors, "and nobody was told of a failure"

@@ -118,6 +118,17 @@ def hangs(self: Any, name: str, gate: str) -> str:
     return name
 
 
+@app.task(base=IdempotentTask, name="faulty.soft", bind=True, idem_key="{name}",
+          soft_time_limit=1)  # fmt: skip
+def soft(self: Any, name: str, gate: str) -> str:
+    """As ``work``, and interrupted at its soft time limit."""
+    effects = Effects.from_env()
+    effects.bump(f"start:{name}")
+    _until(f"{gate}-{effects.count(f'start:{name}')}")
+    effects.bump(name)
+    return name
+
+
 @app.task(base=IdempotentTask, name="faulty.mails", bind=True, idem_key="batch:{batch}",
           max_retries=None)  # fmt: skip
 def mails(self: Any, batch: str, people: int, dies_at: int, inside: bool) -> int:

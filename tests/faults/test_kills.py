@@ -120,6 +120,22 @@ def test_the_whole_fleet_is_killed_again_and_again_and_every_job_is_done_once(
     assert [effects.count(name) for name in names] == [1] * 60
 
 
+def test_children_that_are_replaced_after_every_task_lose_nothing_and_are_no_crashes(
+    load: Any, start_worker: Any, effects: Effects
+) -> None:
+    tasks = load()
+    start_worker(APP, concurrency=2, extra=["--max-tasks-per-child", "1"])
+    names = [f"n{number}" for number in range(12)]
+
+    results = [tasks.work.delay(name) for name in names]
+
+    for result in results:
+        result.get(timeout=DEADLINE_S)
+    assert [effects.count(name) for name in names] == [1] * 12
+    records = [record_of(tasks, f"faulty.work:work:{name}") for name in names]
+    assert [(record.runs, record.crashes) for record in records] == [(1, 0)] * 12
+
+
 def test_a_worker_that_is_asked_to_stop_lets_the_job_end_under_its_lease(
     load: Any, start_worker: Any, effects: Effects, gate: Any
 ) -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_idem.core.record import State
 from tests.faults.conftest import APP, DEADLINE_S, holder_of, record_of
@@ -113,6 +114,21 @@ def test_the_hard_time_limit_frees_the_key_at_once(
     assert effects.count("h") == 1
     assert stuck.state == "FAILURE"
     assert record_of(tasks, "faulty.hangs:hangs:h").state is State.DONE
+
+
+def test_the_soft_time_limit_is_a_failure_and_frees_the_key(
+    load: Any, start_worker: Any, effects: Effects, gate: Any
+) -> None:
+    tasks = load(idem={"lease_s": 600})
+    start_worker(APP)
+
+    with pytest.raises(SoftTimeLimitExceeded):
+        tasks.soft.delay("soft", str(gate())).get(timeout=DEADLINE_S)
+    gate(2).touch()
+
+    assert tasks.soft.delay("soft", str(gate())).get(timeout=DEADLINE_S) == "soft"
+    record = record_of(tasks, "faulty.soft:soft")
+    assert (record.failures, record.crashes) == (1, 0)
 
 
 def test_a_task_that_is_terminated_by_its_user_frees_its_key_at_once(

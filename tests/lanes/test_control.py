@@ -35,12 +35,15 @@ def test_another_weight_divides_from_then_on(lanes: LaneRun) -> None:
     worker = lanes.worker()
 
     answer = tell(lanes, worker, "lane_weight", lane="low", weight=10)
-    for lane in ("critical", "normal", "low"):
-        lanes.send(lane, 250, busy_s=0.004)
-    served = Counter(line["key"] for line in lanes.first(250 + 100)[50:300])
+    for lane in ("low", "normal", "critical"):
+        lanes.send(lane, 300, busy_s=0.01)
+    begun = len(lanes.effects.lines()) + 10  # from here on all three have a backlog
+    served = Counter(line["key"] for line in lanes.first(begun + 150)[begun:])
 
     assert answer["ok"].startswith("lane 'low' has weight 10 until this worker restarts")
-    assert abs(served["low"] - served["critical"]) <= 12
+    assert abs(served["critical"] - 60) <= 4
+    assert abs(served["normal"] - 30) <= 4
+    assert abs(served["low"] - 60) <= 4
     assert report(lanes, worker)["lanes"]["low"]["weight"] == 10
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from bisect import bisect
 from typing import Any
 
@@ -49,6 +50,7 @@ class Channel(Consuming):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._ttl_ms: dict[str, int] = {}
+        self._used_at: dict[str, float] = {}
         self.init_consuming()
         super().__init__(*args, **kwargs)
         self.keys = Keys(f"{self.global_keyprefix}{self.stream_prefix}")
@@ -152,5 +154,14 @@ class Channel(Consuming):
         keys = [self.keys.lane(queue), self.keys.due]
         scripts.PURGE(self.raw, keys, ["all", FRONT, *ALL_STEPS])
 
-    def _maybe_update_queues_expire(self, client: Any, queue: str) -> None:
-        """Done by the scripts."""
+    def _used(self, queue: str) -> None:
+        """Put off the expiry of a queue that is taken from, at a third of its time."""
+        ttl_ms = self._ttl_ms.get(queue, 0)
+        if not ttl_ms or time.monotonic() - self._used_at.get(queue, -ttl_ms) < ttl_ms / 3000:
+            return
+        self._used_at[queue] = time.monotonic()
+        lane = self.keys.lane(queue)
+        with self.raw.pipeline(transaction=False) as pipe:
+            for part in (*self.steps, "d", "z", "b", "i", "scored", "bell"):
+                pipe.pexpire(f"{lane}:{part}", ttl_ms)
+            pipe.execute()

@@ -285,6 +285,7 @@ class Consuming(Leasing):
         step, id_, deliveries, _requeues, _since, waited, raw = row
         held = Held(self.keys.lane(queue), step.decode(), id_.decode())
         self._queue_cycle.rotate(queue)
+        self._used(queue)
         try:
             payload = envelope.decode(raw)
         except envelope.Unreadable as error:
@@ -315,6 +316,9 @@ class Consuming(Leasing):
             self.connection._deliver(payload, queue)
         else:  # its consumer was cancelled meanwhile
             self.give_back([payload["properties"]["delivery_tag"]])
+
+    def _used(self, queue: str) -> None:
+        """A message of this queue was taken."""
 
     # -- without an event loop
 

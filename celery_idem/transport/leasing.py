@@ -20,7 +20,7 @@ class Leasing(kombu_base.Channel):  # type: ignore[misc]
 
     #: Silence of a worker after which its messages go to others, in seconds.
     lease_s = 30.0
-    #: Pause before a requeued message comes again, doubled with each requeue, and its bound.
+    #: Pause of a second requeue (the first comes at once), doubled each time, and its bound.
     requeue_delay_s = 0.1
     requeue_delay_max_s = 60.0
 

@@ -34,7 +34,7 @@ class Terms:
     """What a channel's options say about its sessions."""
 
     lease_s: float = 30.0  #: silence after which a worker counts as dead
-    requeue_delay_s: float = 0.1  #: pause before a requeued message comes again; doubled each time
+    requeue_delay_s: float = 0.1  #: pause of a second requeue (a first has none), then doubled
     requeue_delay_max_s: float = 60.0  #: its upper bound
 
 
@@ -226,7 +226,7 @@ class Session:
         return True
 
     def requeue(self, tag: str) -> None:
-        """Put a message back, to come again after a delay that grows each time."""
+        """Put a message back: the first time at once, then after a delay that doubles."""
         held = self.held.pop(tag, None)
         if held is None:
             return

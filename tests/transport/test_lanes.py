@@ -17,17 +17,13 @@ from celery_idem.core.order import Lane, WeightedOrder
 from tests.lanes.conftest import LaneRun
 from tests.lanes.test_shares import (  # noqa: F401
     test_a_lane_alone_gets_everything_and_the_others_join_at_once,
-    test_c26_the_order_is_the_same_at_every_start,
     test_c27_the_lane_comes_first_and_the_message_priority_second,
-    test_c28_a_lane_above_that_is_never_empty_does_not_starve_the_one_below,
-    test_every_pool_serves_by_weight_on_redis,
     test_strict_order_serves_by_rank_and_starves,
     test_three_backlogs_are_served_ten_five_one,
 )
 from tests.lanes.test_waiting import (  # noqa: F401
     test_a_reserved_process_serves_critical_work_under_a_burst_of_long_jobs,
     test_c30_a_short_job_is_never_parked_behind_a_long_one,
-    test_c33_slow_jobs_never_take_the_reserved_process,
     test_what_a_busy_worker_held_is_run_by_one_that_comes,
 )
 from tests.support.effects import Effects

@@ -59,6 +59,7 @@ def test_a_worker_survives_a_restart_of_the_server(
         )
 
 
+@pytest.mark.slow
 def test_a_half_open_connection_is_noticed_and_replaced(
     load_streams_app, effects, start_worker, redis_server, fault_proxy
 ):

@@ -1,6 +1,6 @@
--- Put one message back, to come again after a delay that grows with every requeue.
+-- Put one message back: the first time at once, then after a delay that doubles every time.
 -- KEYS[1]  the lane   KEYS[2]  due lanes   KEYS[3]  the keepers' bell
--- ARGV     1 session  2 step  3 id  4 first delay_ms  5 longest delay_ms
+-- ARGV     1 session  2 step  3 id  4 first delay_ms (of the second requeue)  5 longest delay_ms
 -- Returns  {1, requeues, delay_ms}, or {0} when this session does not hold it any more
 local base, stream, id = KEYS[1], KEYS[1] .. ':' .. ARGV[2], ARGV[3]
 local held = redis.pcall('XPENDING', stream, 'w', id, id, 1, ARGV[1])
@@ -13,7 +13,16 @@ if not e then return {0} end
 local v = {n = '0', r = '0', t = string.match(id, '^%d+')}
 for i = 1, #e[2], 2 do v[e[2][i]] = e[2][i + 1] end
 local requeues = tonumber(v.r) + 1
-local delay = math.min(tonumber(ARGV[4]) * 2 ^ math.min(requeues - 1, 30), tonumber(ARGV[5]))
+if requeues == 1 and not v.s then
+  redis.call('XADD', base .. ':f', '*', 'm', v.m, 'n', tonumber(v.n) + 1, 'r', '1', 't', v.t,
+             'w', v.w or '0')
+  if redis.call('LLEN', base .. ':bell') == 0 then redis.call('LPUSH', base .. ':bell', 1) end
+  return {1, 1, 0}
+end
+local delay = 0
+if requeues > 1 then
+  delay = math.min(tonumber(ARGV[4]) * 2 ^ math.min(requeues - 2, 30), tonumber(ARGV[5]))
+end
 local t = redis.call('TIME')
 local us = tonumber(t[1]) * 1000000 + tonumber(t[2])
 local due = math.floor(us / 1000) + delay

@@ -299,6 +299,6 @@ def _double(load: Load) -> Load:
 
 if __name__ == "__main__":
     # the command is in the room below; run as a program, this module is only its address
-    from celery_idem.cli.lanes import simulate as command
+    import importlib
 
-    command()
+    importlib.import_module("celery_idem.cli.lanes").simulate()

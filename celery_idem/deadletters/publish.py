@@ -33,6 +33,8 @@ NOT_THE_MESSAGES_OWN = (
 #: Properties of one delivery; ``expiration`` would kill the message again.
 _OF_ONE_DELIVERY = (
     "delivery_tag", "delivery_info", "body_encoding", "idem", "expiration", "consumer_tag",
+    # AMQP has these among the properties, too
+    "content_type", "content_encoding", "headers", "application_headers",
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from celery.exceptions import NotRegistered
 from kombu.transport import redis as kombu_redis
 
 from celery_idem import revoking
-from celery_idem.deadletters import garbage, post, putting_off
+from celery_idem.deadletters import garbage, post, putting_off, retention
 from celery_idem.deadletters.choose import letter_settings_of, letters_of
 from celery_idem.deadletters.letter import (
     Letter,
@@ -60,10 +60,16 @@ class DeadLetterStep(bootsteps.StartStopStep):
         consumer.task_consumer.on_decode_error = handlers.on_decode_error
         if not self._made:
             self._made = True
+            self._sweep_at_times(consumer)
             consumer.create_task_handler = handlers.guarded(consumer.create_task_handler)
         channel = consumer.task_consumer.channel
         if isinstance(channel, kombu_redis.Channel) and "BRPOP" in channel.handlers:
             garbage.guard(consumer.app, channel, str(consumer.hostname or ""))
+
+    def _sweep_at_times(self, consumer: Any) -> None:
+        settings = letter_settings_of(consumer.app)
+        if settings.route == "store" and (settings.retention_s or settings.max_letters):
+            consumer.timer.call_repeatedly(retention.EVERY_S, lambda: retention.sweep(consumer.app))
 
 
 def _watch_plain_tasks(app: Any) -> None:

@@ -43,6 +43,7 @@ def test_a_task_longer_than_the_visibility_timeout_starts_once(
     assert effects.keys() == ["long:start", "long:end"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_without_the_keeper_the_same_task_starts_again(kept, effects, start_worker):  # C02
     app = kept(TEST_KEEPER="0")

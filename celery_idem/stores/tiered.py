@@ -171,6 +171,10 @@ class TieredStore:
 
     def forget(self, key: str) -> bool:
         forgotten = self.truth.forget(key)
+        with self._lock:
+            # A holder that still completes writes a record that knows less than its claim did.
+            for owner in [o for o, request in self._asked.items() if request.key == key]:
+                del self._asked[owner]
         if not self.cache.drop(key):
             raise StoreUnavailable(
                 f"{key!r} is forgotten by the database, but Redis can't be asked to forget it, "

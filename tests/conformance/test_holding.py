@@ -204,6 +204,16 @@ def test_completing_a_record_that_is_gone_writes_it_anew(store):
     assert store.claim(ask(owner="w2", task_id="t1", attempt=2)) == Done(RESULT, False, True, "t1")
 
 
+def test_a_record_written_anew_does_not_know_the_arguments_any_more(store):
+    claim = take(store, task_id="t1", fingerprint="f1")
+    store.forget(KEY)
+    store.complete(claim, RESULT)
+
+    outcome = store.claim(ask(owner="w2", task_id="t2", fingerprint="f2"))
+
+    assert outcome == Done(RESULT, False, False, "t1")
+
+
 def test_a_done_record_is_kept_for_its_retention(store):
     claim = take(store, lease_ms=SHORT_MS, retention_ms=LONG_MS)
     store.complete(claim, RESULT)

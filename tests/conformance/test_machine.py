@@ -13,7 +13,7 @@ from tests.conformance.machine import SideBySide
 from tests.conformance.registry import HandClock, Subject
 
 #: histories tried for each store; more of them with IDEM_HISTORIES=2000
-HISTORIES = int(os.environ.get("IDEM_HISTORIES", "60"))
+HISTORIES = int(os.environ.get("IDEM_HISTORIES", "40"))
 
 QUIET = settings(
     database=None,
@@ -27,7 +27,7 @@ QUIET = settings(
 def test_a_store_does_what_the_model_does(subject):
     run_state_machine_as_test(
         lambda: SideBySide(subject),
-        settings=settings(QUIET, max_examples=HISTORIES, stateful_step_count=40),
+        settings=settings(QUIET, max_examples=HISTORIES, stateful_step_count=30),
     )
 
 

@@ -11,6 +11,7 @@ from celery_idem import results
 from celery_idem.binding import Binding
 from celery_idem.core.errors import LeaseLost, StepBusy
 from celery_idem.core.record import Claimed, ClaimRequest, Done, Ending, Held
+from celery_idem.delivery import scope_of
 from celery_idem.guard import Holding, lease_of, new_owner, refusal
 from celery_idem.options import Terms
 
@@ -46,7 +47,7 @@ def _cooled(
 ) -> Any:
     """At most once per cool-down: a key of its own, kept done for just as long."""
     cooldown_ms = terms.cooldown_ms or 0
-    record_key = f"{task.name}:cooldown:{key}"
+    record_key = f"{scope_of(task.name)}%cooldown:{key}"
     outcome = binding.store.claim(
         ClaimRequest(
             key=record_key,

@@ -111,13 +111,19 @@ class Delivery:
 
     def kept_by_retry(self, task_name: str) -> dict[str, str]:
         """Headers for a retry with other arguments: it is the same work, under the same key."""
-        kept = {KEY_HEADER: self.key[len(f"{task_name}:") :]}
+        kept = {KEY_HEADER: self.key[len(f"{scope_of(task_name)}:") :]}
         return {**kept, FINGERPRINT_HEADER: self.fingerprint} if self.fingerprint else kept
 
     @staticmethod
     def without_counts(headers: Mapping[str, Any]) -> dict[str, Any]:
         """Headers for a retry: it waits and is requeued on its own account."""
         return {k: v for k, v in headers.items() if k not in (WAITS_HEADER, REQUEUES_HEADER)}
+
+
+def scope_of(task_name: str) -> str:
+    """What a task's keys begin with: its name. A name with a colon in it is written so that no
+    other task and key can read the same."""
+    return task_name.replace("%", "%25").replace(":", "%3A")
 
 
 def record_key(
@@ -131,7 +137,7 @@ def record_key(
     """The whole key: the task's name, so that two tasks never share a result, then the key."""
     given = headers.get(KEY_HEADER)
     own = check_key(given, task.name) if given is not None else terms.key_of(task_id, args, kwargs)
-    key = f"{task.name}:{own}"
+    key = f"{scope_of(task.name)}:{own}"
     if len(key) > MAX_RECORD_KEY_CHARS:
         raise KeyInvalid(
             f"{task.name}: task name and key have {len(key)} characters, allowed are "

@@ -272,7 +272,7 @@ class Steps:
         """A step under a key that other tasks share, with its own claim and lease; then noted as
         one of ours, so that a later run need not ask again."""
         holding, binding = self._held(), self._bound()
-        record_key = f"step:{keys.check_key(key, f'step {name!r}')}"
+        record_key = f"%step:{keys.check_key(key, f'step {name!r}')}"
         outcome = binding.store.claim(
             ClaimRequest(
                 key=record_key,

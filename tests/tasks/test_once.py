@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from celery.exceptions import TaskRevokedError
 
-from celery_idem import AlreadyProcessed, InProgress, KeyInvalid, KeyReused, Poisoned
+from celery_idem import (
+    AlreadyProcessed,
+    IdempotentTask,
+    InProgress,
+    KeyInvalid,
+    KeyReused,
+    Poisoned,
+)
 from celery_idem.binding import store_of
 from celery_idem.core.record import State
 from tests.support.effects import Effects
@@ -275,3 +282,18 @@ def test_a_duplicate_may_raise_or_be_ignored(tasks: Any, effects: Effects) -> No
     tasks.pay.on_duplicate = "ignore"
     assert tasks.pay.apply(("d",)).state == "IGNORED"
     assert effects.count("d") == 1
+
+
+def test_no_task_and_key_read_like_another_task_and_key(tasks: Any) -> None:
+    """Two tasks never share a result, whatever their names are."""
+    from celery_idem.delivery import record_key
+
+    def send() -> None: ...
+
+    first = tasks.app.task(send, base=IdempotentTask, name="mail", lazy=False)
+    second = tasks.app.task(send, base=IdempotentTask, name="mail:send", lazy=False)
+
+    one = record_key(first, first._terms, "id", {"idem_key": "send:7"}, (), {})
+    other = record_key(second, second._terms, "id", {"idem_key": "7"}, (), {})
+    assert one == "mail:send:7"
+    assert other == "mail%3Asend:7"

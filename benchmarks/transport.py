@@ -33,6 +33,8 @@ from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 
 APP = "tests.transport.app"
+#: Celery's own default
+PREFETCH = int(os.environ.get("PREFETCH", "4"))
 #: task → the brokers on which it is measured
 RUNS = (("stock", "noop"), ("streams", "noop"), ("streams", "idempotent"))
 #: commands that a client sends; those inside scripts are no round trips
@@ -67,7 +69,9 @@ class Side:
         streams = self.broker == "streams"
         os.environ["TEST_BROKER"] = url.replace("redis", "redis-streams", 1) if streams else url
         os.environ["TEST_OPTIONS"] = json.dumps(self.options)
-        os.environ["TEST_CONF"] = json.dumps({"task_ignore_result": True})
+        os.environ["TEST_CONF"] = json.dumps(
+            {"task_ignore_result": True, "worker_prefetch_multiplier": PREFETCH}
+        )
         os.environ["TEST_STORE"] = self.server.url(2)
         sys.modules.pop(APP, None)
         self.module: ModuleType = importlib.import_module(APP)

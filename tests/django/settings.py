@@ -14,6 +14,14 @@ from urllib.parse import unquote, urlsplit
 
 from tests.support.services import MARIADB_URL, POSTGRES_URL
 
+# pytest-xdist's processes inherit the environment of the first, and must not share databases with
+# each other; the Celery workers that a test starts must share them with their test.
+_PART = os.environ.get("PYTEST_XDIST_WORKER", "")
+if os.environ.get("TEST_DATABASE_PART", "") != _PART:
+    os.environ.pop("TEST_DATABASE_MARK", None)
+    os.environ.pop("TEST_DATABASE_FOLDER", None)
+os.environ["TEST_DATABASE_PART"] = _PART
+
 #: a name for what this test session makes on the shared servers
 MARK = os.environ.setdefault("TEST_DATABASE_MARK", f"idem_test_{os.getpid()}")
 FOLDER = os.environ.setdefault("TEST_DATABASE_FOLDER", tempfile.mkdtemp(prefix="idem-django-"))

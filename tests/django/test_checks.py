@@ -1,0 +1,107 @@
+"""What ``manage.py check`` says, with its ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery, current_app
+
+from celery_idem import IdempotentTask
+from celery_idem.binding import Binding
+from celery_idem.django import checks
+from tests.django import databases
+from tests.django.databases import as_default
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch, database: str) -> Any:
+    """``settings(**idem)``: CELERY_IDEM for this test, read afresh."""
+
+    def use(**idem: Any) -> None:
+        as_default(database, idem, monkeypatch)
+        fresh = Binding(current_app._get_current_object())  # type: ignore[attr-defined]
+        monkeypatch.setattr(checks, "binding_of", lambda app: fresh)
+
+    return use
+
+
+def ids(messages: list[Any]) -> list[str]:
+    return [message.id for message in messages]
+
+
+def test_good_settings_say_nothing(settings: Any) -> None:
+    settings(store="redis://localhost:6379/0", lease_s=10)
+
+    assert checks.check_settings() == []
+
+
+def test_an_unknown_setting_is_an_error_with_the_nearest_right_one(settings: Any) -> None:
+    settings(leese_s=10)
+
+    (message,) = checks.check_settings()
+
+    assert message.id == "celery_idem.E001"
+    assert "did you mean 'lease_s'?" in message.msg
+    assert message.hint
+
+
+def test_an_ill_typed_setting_is_an_error(settings: Any) -> None:
+    settings(lease_s="long")
+
+    assert ids(checks.check_settings()) == ["celery_idem.E001"]
+
+
+def test_sqlite_as_the_store_is_a_warning(settings: Any) -> None:
+    settings(store="django")
+
+    assert ids(checks.check_settings()) == ["celery_idem.W001"]
+
+
+@pytest.mark.parametrize(
+    "database", [pytest.param("postgres", marks=databases.MARKS["postgres"])], indirect=True
+)
+def test_postgresql_as_the_store_says_nothing(settings: Any) -> None:
+    settings(store="tiered")
+
+    assert checks.check_settings() == []
+
+
+def test_missing_tables_are_an_error_with_the_command(tmp_path: Any, settings: Any) -> None:
+    settings(store="django")
+    assert checks.check_tables(databases=["default"]) == []
+
+
+def test_missing_tables_are_named(
+    tmp_path: Any, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alias = databases.alias_of(f"sqlite:///{tmp_path}/empty.sqlite3")
+    as_default(alias, {}, monkeypatch)
+
+    (message,) = checks.check_tables(databases=["default"])
+
+    assert message.id == "celery_idem.E004"
+    assert "idem_record, idem_step, idem_inbox" in message.msg
+    assert "migrate celery_idem" in message.hint
+
+
+def test_a_retention_shorter_than_twice_the_retry_window_is_an_error_with_the_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = Celery("checked", broker="memory://", set_as_current=False)
+
+    class Short(IdempotentTask):
+        name = "checked.short"
+        idem_key = "{order_id}"
+        retention_s = 60
+        max_retries = 8
+
+        def run(self, order_id: int) -> None: ...
+
+    app.register_task(Short())
+    monkeypatch.setattr(checks, "current_app", app)
+
+    messages = [m for m in checks.check_tasks() if m.obj == "checked.short"]
+
+    assert ids(messages) == ["celery_idem.E003"]
+    assert "retention" in messages[0].msg

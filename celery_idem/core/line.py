@@ -170,6 +170,8 @@ class Line(Generic[T]):
         """Lanes of which one more message could start at once, were it here."""
         if self._busy >= self._slots:
             return set()
+        if not self._reserved and not self.paused:
+            return set() if self._count else set(self._waiting)
         open_lanes = {name for name in self._waiting if self.has_room(name)}
         waiting = {name for name, items in self._waiting.items() if items}
         # What waits though its lane has room will take the process. What waits without (paused,

@@ -16,7 +16,7 @@ from celery import bootsteps, signals
 from celery.worker import state
 
 from celery_idem.core.line import Line
-from celery_idem.core.order import Lane, make_order
+from celery_idem.core.order import DeadlineOrder, Lane, make_order
 from celery_idem.core.settings import Settings
 from celery_idem.lanes.amqp import AmqpFetch
 from celery_idem.lanes.kombu_order import LaneCycle, RedisFetch
@@ -67,6 +67,8 @@ class WorkerLanes:
         self._parked: dict[str, weakref.WeakSet[Any]] = {}
         limit = consumer.app.conf.get("worker_eta_task_limit")
         self.parked_max = PARKED_MAX if limit is None else max(int(limit), 1)
+        self._ages = isinstance(order, DeadlineOrder)
+        self._arrived = 0  # and not submitted: what is parked, or was settled without running
         self._pumping = False
         self._room: set[str] = set()
         self._room_at = -1  # version of the line
@@ -109,11 +111,13 @@ class WorkerLanes:
 
     def received(self, request: Any, queue: str | None) -> None:
         """A message has come: note its lane, before Celery delays it or limits its rate."""
-        info = request.delivery_info or {}
-        lane = self.lane_of_queue(queue or info.get("routing_key") or "celery")
+        if queue is None:
+            queue = (request.delivery_info or {}).get("routing_key") or "celery"
+        lane = self._lane_of.get(queue) or self.lane_of_queue(queue)
         setattr(request, _LANE, lane)
-        if self.fetches:
+        if self.fetches and self._ages:
             self.line.order.head(lane, _sent_s(request))
+        self._arrived += 1
         self._parked.setdefault(lane, weakref.WeakSet()).add(request)
         self.line.version += 1  # one parked message more
         if isinstance(self.fetch, AmqpFetch):
@@ -123,6 +127,7 @@ class WorkerLanes:
         """In place of ``Consumer.on_task_request``: the request may run, by the order."""
         lane = getattr(request, _LANE, None) or self.lane_of_queue("celery")
         self._parked.get(lane, set()).discard(request)
+        self._arrived -= 1
         self.line.add(lane, request)
         self.pump()
 
@@ -133,8 +138,10 @@ class WorkerLanes:
     def room(self) -> set[str]:
         """Lanes whose next message could start at once, and that hold few delayed ones."""
         if self._room_at != self.line.version:
+            self._room = self.line.fetchable()
             limit = self.parked_max
-            self._room = {it for it in self.line.fetchable() if self.parked(it) < limit}
+            if self._arrived >= limit:  # else no lane can hold so many
+                self._room = {it for it in self._room if self.parked(it) < limit}
             self._room_at = self.line.version
         return self._room
 
@@ -157,7 +164,7 @@ class WorkerLanes:
             self.fetch.offer_again()
 
     def _next(self) -> tuple[str, Any] | None:
-        if not self.fetches:
+        if self._ages and not self.fetches:
             for lane in self.line.lanes:
                 first = self.line.first(lane.name)
                 if first is not None:

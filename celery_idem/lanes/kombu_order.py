@@ -174,10 +174,10 @@ class RedisFetch:
 
     def _learn_client_id(self) -> None:
         connection = self._channel.client.connection
+        if connection._sock is not None and self._client_id[0] == id(connection._sock):
+            return
         connection.connect()
         socket = id(connection._sock)
-        if self._client_id[0] == socket:
-            return
         self._client_id = (socket, None)
         try:
             connection.send_command("CLIENT", "ID")

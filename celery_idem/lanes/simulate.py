@@ -9,6 +9,7 @@ first in first out) and the jobs (random arrivals, random run times) are made up
 from __future__ import annotations
 
 import heapq
+import importlib
 import itertools
 import math
 import random

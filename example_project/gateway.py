@@ -1,7 +1,8 @@
-"""The payment provider: an HTTP service in a process of its own, with its own database.
+"""The outside world: a payment gateway and a mail provider, in a process of their own.
 
-It takes an ``Idempotency-Key`` as payment APIs do, and writes down every request, so that anyone
-can count both: how often it was asked, and how many cards it charged.
+The gateway takes an ``Idempotency-Key`` as payment APIs do; the mail provider takes none, as mail
+providers do. Both write down every request in a database of their own, so that anyone can count:
+how often they were asked, how many cards were charged, how many mails went out.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-#: The bank takes its time before and after the money has moved, in seconds, at random between.
-BANK_S = (0.03, 0.08)
-CLIENT_TIMEOUT_S = 10.0
+#: The world takes its time before and after it has done something, in seconds, at random between.
+PAUSE_S = (0.03, 0.08)
+#: A card that is asked for more is declined.
+LIMIT_CENTS = 1_000_000
 
 SCHEMA = """
 PRAGMA journal_mode = WAL;
@@ -34,32 +35,10 @@ CREATE TABLE IF NOT EXISTS charges (
     key TEXT PRIMARY KEY, order_id INTEGER, cents INTEGER, fence INTEGER, receipt TEXT,
     charged_at REAL
 );
+CREATE TABLE IF NOT EXISTS mails (
+    id INTEGER PRIMARY KEY, message_id TEXT, order_id INTEGER, sent_at REAL, answered_at REAL
+);
 """
-
-
-class GatewayDown(Exception):
-    """The gateway did not answer; nobody knows whether the card was charged."""
-
-
-class ChargeRefused(Exception):
-    """The gateway said no: a later holder of the same key has been there."""
-
-
-def charge(address: str, order_id: int, cents: int, *, key: str, fence: int) -> str:
-    """Charge a card; returns the receipt. The same ``key`` gets the same receipt and moves no
-    money again. Raises :class:`GatewayDown`, after which it may be called again."""
-    body = json.dumps({"order_id": order_id, "cents": cents})
-    headers = {"Idempotency-Key": key, "X-Fence": str(fence), "Content-Type": "application/json"}
-    with contextlib.closing(HTTPConnection(address, timeout=CLIENT_TIMEOUT_S)) as link:
-        try:
-            link.request("POST", "/charges", body, headers)
-            response = link.getresponse()
-            answer = json.loads(response.read())
-        except (OSError, HTTPException, ValueError) as error:
-            raise GatewayDown(str(error)) from error
-    if response.status != 200:
-        raise ChargeRefused(answer["error"])
-    return str(answer["receipt"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +52,7 @@ class Request:
 
 
 class Bank:
-    """The gateway's database. Every change is one transaction."""
+    """The world's database. Every change is one transaction."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
@@ -89,6 +68,8 @@ class Bank:
 
     def move_money(self, request: Request) -> tuple[str, str]:
         """Charge the card once per key; returns the outcome and the receipt."""
+        if request.cents > LIMIT_CENTS:
+            return "declined", ""
         receipt = uuid.uuid4().hex[:12]
         new = self._write(
             "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO NOTHING",
@@ -114,32 +95,69 @@ class Bank:
         """Note that its answer was sent."""
         self._write("UPDATE requests SET answered_at = ? WHERE id = ?", time.time(), number)
 
+    def send_mail(self, message_id: str, order_id: int) -> int:
+        """A mail is out; returns its number."""
+        return self._write(
+            "INSERT INTO mails (message_id, order_id, sent_at) VALUES (?, ?, ?)",
+            message_id, order_id, time.time(),
+        ).lastrowid or 0  # fmt: skip
+
+    def mail_answered(self, number: int) -> None:
+        """Note that whoever sent the mail was told so."""
+        self._write("UPDATE mails SET answered_at = ? WHERE id = ?", time.time(), number)
+
     def _write(self, statement: str, *values: Any) -> sqlite3.Cursor:
         with self._lock:
             return self._db.execute(statement, values)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """``POST /charges``: 200 with the receipt, or 409 for a fence that is older than one seen."""
+    """``POST /charges``: 200 with the receipt, 402 for a declined card, 409 for a fence that is
+    older than one seen. ``POST /mails``: 200. ``POST /mood``: ``{"down": true}`` makes every
+    further answer a 503, until it is told otherwise."""
 
     bank: Bank
+    down = False
 
     def do_POST(self) -> None:
         data = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/mood":
+            Handler.down = bool(data["down"])
+            self._answer(200, {})
+        elif Handler.down:
+            self._answer(503, {"error": "closed for maintenance"})
+        elif self.path == "/charges":
+            self._charge(data)
+        elif self.path == "/mails":
+            self._mail(data)
+        else:
+            self._answer(404, {"error": f"there is no {self.path}"})
+
+    def _charge(self, data: dict[str, Any]) -> None:
         request = Request(
-            self.headers["Idempotency-Key"], data["order_id"], data["cents"],
+            self.headers["Idempotency-Key"], data["order"], data["cents"],
             int(self.headers["X-Fence"]),
         )  # fmt: skip
         number = self.bank.note(request)
-        time.sleep(random.uniform(*BANK_S))
+        _pause()
         outcome, receipt = self.bank.move_money(request)
         self.bank.outcome(number, outcome)
-        time.sleep(random.uniform(*BANK_S))
-        if outcome == "stale":
-            self._answer(409, {"error": f"{request.key}: a later holder has been here"})
-        else:
-            self._answer(200, {"receipt": receipt})
+        _pause()
+        match outcome:
+            case "declined":
+                self._answer(402, {"error": f"declined: {request.cents} cents are over the limit"})
+            case "stale":
+                self._answer(409, {"error": f"{request.key}: a later holder has been here"})
+            case _:
+                self._answer(200, {"receipt": receipt})
         self.bank.answered(number)
+
+    def _mail(self, data: dict[str, Any]) -> None:
+        headers = data["headers"]
+        number = self.bank.send_mail(headers.get("Message-ID", ""), int(headers.get("X-Order", 0)))
+        _pause()
+        self._answer(200, {})
+        self.bank.mail_answered(number)
 
     def _answer(self, status: int, answer: dict[str, str]) -> None:
         body = json.dumps(answer).encode()
@@ -151,6 +169,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing: the database tells it all."""
+
+
+def _pause() -> None:
+    time.sleep(random.uniform(*PAUSE_S))
 
 
 def main() -> None:

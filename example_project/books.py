@@ -1,7 +1,7 @@
 """What the shop's workers note down, in a file outside broker and store: it survives any kill.
 
-``runs``: one row per run of a payment's body, open until it ends. ``events``: duplicates and
-crashes, as the package's signals tell them. ``kills``: one row per payment that the demo hit.
+``runs``: one row per run of an order's job, open until it ends. ``events``: duplicates and crashes.
+Both as the package's signals tell them. ``kills``: one row per order that the demo hit.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,11 @@ SCHEMA = """
 PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS runs (
     id INTEGER PRIMARY KEY, order_id INTEGER, fence INTEGER, worker TEXT, pid INTEGER,
-    started_at REAL, ended_at REAL
+    phase TEXT, started_at REAL, ended_at REAL, outcome TEXT
 );
 CREATE TABLE IF NOT EXISTS events (
-    id INTEGER PRIMARY KEY, at REAL, kind TEXT, key TEXT, task_id TEXT, worker TEXT, pid INTEGER
+    id INTEGER PRIMARY KEY, at REAL, kind TEXT, order_id INTEGER, task_id TEXT, worker TEXT,
+    pid INTEGER
 );
 CREATE TABLE IF NOT EXISTS kills (
     id INTEGER PRIMARY KEY, at REAL, what TEXT, worker TEXT, pid INTEGER, order_id INTEGER,
@@ -31,9 +31,13 @@ CREATE TABLE IF NOT EXISTS kills (
 """
 
 
+#: the newest run of an order in one process
+_MINE = """WHERE id = (SELECT max(id) FROM runs WHERE order_id = ? AND worker = ? AND pid = ?)"""
+
+
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Where a payment was when its process was killed."""
+    """Where an order was when its process was killed."""
 
     worker: str
     pid: int
@@ -53,27 +57,34 @@ class Books:
             db.executescript(SCHEMA)
         return self
 
-    @contextmanager
-    def run(self, order_id: int, fence: int) -> Iterator[None]:
-        """A run of a payment's body. It stays open when its process is killed."""
-        number = self._write(
+    def begin(self, order_id: int, fence: int) -> None:
+        """A run of an order's job has begun. It stays open when its process is killed."""
+        self._write(
             "INSERT INTO runs (order_id, fence, worker, pid, started_at) VALUES (?, ?, ?, ?, ?)",
-            order_id, fence, worker_name(), os.getpid(), time.time(),
+            order_id, fence, *me(), time.time(),
         )  # fmt: skip
-        try:
-            yield
-        finally:
-            self._write("UPDATE runs SET ended_at = ? WHERE id = ?", time.time(), number)
 
-    def event(self, kind: str, key: str = "", task_id: str = "") -> None:
+    def step(self, order_id: int, phase: str) -> None:
+        """Where this process's run of the order is now."""
+        self._write(f"UPDATE runs SET phase = ? {_MINE}", phase, order_id, *me())
+
+    def end(self, order_id: int, outcome: str) -> None:
+        """This process's run of the order has ended: completed, retry, failure or release."""
+        self._write(
+            f"UPDATE runs SET ended_at = ?, outcome = ? {_MINE}",
+            time.time(), outcome, order_id, *me(),
+        )  # fmt: skip
+
+    def event(self, kind: str, order_id: int = 0, task_id: str = "") -> None:
         """Something that happened in this process."""
         self._write(
-            "INSERT INTO events (at, kind, key, task_id, worker, pid) VALUES (?, ?, ?, ?, ?, ?)",
-            time.time(), kind, key, task_id, worker_name(), os.getpid(),
+            "INSERT INTO events (at, kind, order_id, task_id, worker, pid) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            time.time(), kind, order_id, task_id, *me(),
         )  # fmt: skip
 
     def kill(self, what: str, at: float, hit: Hit) -> None:
-        """A payment that is hit by the kill of its process, or of its whole worker."""
+        """An order that is hit by the kill of its process, or of its whole worker."""
         self._write(
             "INSERT INTO kills (at, what, worker, pid, order_id, moment) VALUES (?, ?, ?, ?, ?, ?)",
             at, what, hit.worker, hit.pid, hit.order_id, hit.moment,
@@ -84,6 +95,11 @@ class Books:
             # no wait for the disk: what a killed process wrote is safe in the kernel's hands
             db.execute("PRAGMA synchronous = OFF")
             return db.execute(statement, values).lastrowid or 0
+
+
+def me() -> tuple[str, int]:
+    """This process: its worker's name and its own pid."""
+    return worker_name(), os.getpid()
 
 
 def worker_name() -> str:

@@ -1,4 +1,4 @@
-"""What goes wrong: a child and a whole worker are SIGKILLed, each at the worst instant for it.
+"""What goes wrong: two children and a whole worker are SIGKILLed, one inside each of three steps.
 
 The instant is chosen, not left to luck: the processes are frozen, looked at, and killed only when
 they are where we want them; else they go on.
@@ -18,18 +18,31 @@ from threading import Event
 
 from example_project.books import Books, Hit
 from example_project.family import kill_group
-from example_project.figures import Reader, Running
+from example_project.figures import PHASES, Reader, Running
 
-#: Parts of the orders that are done when the child and when the worker is killed.
-CHILD_AT, WORKER_AT = 0.2, 0.5
 LOOK_EVERY_S = 0.004
-#: After that many seconds any instant inside a payment will do.
-PATIENCE_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """A kill that is to come."""
+
+    part: float  #: of the orders that are done by then
+    what: str  #: child, worker
+    phase: str  #: where its victim is, see :data:`~example_project.figures.PHASES`
+
+
+#: One inside each of the three steps, at the worst instant of each.
+BLOWS = (
+    Blow(0.15, "child", "ordering"),
+    Blow(0.40, "worker", "charged"),
+    Blow(0.65, "child", "mailed"),
+)
 
 
 @dataclass(slots=True)
 class Chaos:
-    """Kills one child and one worker while the orders come in. ``leaders``: worker → pid of its
+    """Kills two children and one worker while the orders come in. ``leaders``: worker → pid of its
     main process, at the time of asking."""
 
     reader: Reader
@@ -41,22 +54,17 @@ class Chaos:
     stop: Event
 
     def play(self) -> None:
-        """Both kills, one after the other, each in its time."""
-        self._when_done(CHILD_AT, self._try_child)
-        self._when_done(WORKER_AT, self._try_worker)
+        """All kills, one after the other, each in its time."""
+        for blow in BLOWS:
+            attempt = self._try_child if blow.what == "child" else self._try_worker
+            while not self.stop.is_set() and self.reader.look().done < blow.part * self.orders:
+                self.stop.wait(0.05)
+            while not self.stop.is_set() and not attempt(blow.phase):
+                self.stop.wait(LOOK_EVERY_S)
 
-    def _when_done(self, part: float, attempt: Callable[[bool], bool]) -> None:
-        while not self.stop.is_set() and self.reader.look().done < part * self.orders:
-            self.stop.wait(0.05)
-        picky_until = time.monotonic() + PATIENCE_S
-        while not self.stop.is_set():
-            if attempt(time.monotonic() < picky_until):
-                return
-            self.stop.wait(LOOK_EVERY_S)
-
-    def _try_child(self, picky: bool) -> bool:
-        """One pool process, in a payment whose card is not charged yet."""
-        chosen = [run for run in self.reader.running() if run.phase == "checking" or not picky]
+    def _try_child(self, phase: str) -> bool:
+        """One pool process, in an order that is in this phase."""
+        chosen = [run for run in self.reader.running() if run.phase == phase]
         if not chosen:
             return False
         victim = random.Random(self.seed).choice(chosen)
@@ -67,15 +75,15 @@ class Chaos:
             self.books.kill("child", time.time(), _hit(victim))
         return True
 
-    def _try_worker(self, picky: bool) -> bool:
-        """A worker with all its processes, between the charge and the gateway's answer.
+    def _try_worker(self, phase: str) -> bool:
+        """A worker with all its processes, one of which is in this phase.
 
-        All its children are in a payment, so it isn't asking for messages. kombu's Redis transport
-        loses a message when its worker dies between taking it and noting it, whatever the task.
+        All of them are in an order, so it isn't asking for messages. kombu's Redis transport loses
+        a message when its worker dies between taking it and noting it, whatever the task.
         """
         for worker, leader in self.leaders().items():
             runs = [run for run in self.reader.running() if run.worker == worker]
-            victim = _worst(runs, picky)
+            victim = next((run for run in runs if run.phase == phase), None)
             if victim is None or len(runs) < self.children:
                 continue
             with frozen([run.pid for run in runs]):
@@ -107,18 +115,5 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _worst(runs: list[Running], picky: bool) -> Running | None:
-    charged = [run for run in runs if run.phase == "charged"]
-    if charged or picky:
-        return charged[0] if charged else None
-    return runs[0] if runs else None
-
-
 def _hit(run: Running) -> Hit:
-    moment = {
-        "checking": "card not charged yet",
-        "asking": "card just being charged",
-        "charged": "card charged, worker not told yet",
-        "answered": "card charged",
-    }[run.phase]
-    return Hit(run.worker, run.pid, run.order_id, moment)
+    return Hit(run.worker, run.pid, run.order_id, PHASES[run.phase].moment)

@@ -8,16 +8,19 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
+from example_project.stockroom import PRODUCTS
+
 #: Pause between two looks at the answers that are still missing, in seconds.
 LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Click:
-    """One press on the button "pay"; the second of an order is an impatient one."""
+    """One press on the button "buy"; the second of an order is an impatient one."""
 
     at_s: float
     order_id: int
+    product: str
     cents: int
 
 
@@ -44,11 +47,11 @@ class Customers:
             at_s = order_id / self.per_second
             # half of the customers are so impatient that the first click is still being served
             pause_s = dice.uniform(0.02, 0.2) if dice.random() < 0.5 else dice.uniform(0.5, 3.0)
-            cents = dice.randrange(199, 29_999)
-            plan += [Click(at_s, order_id, cents), Click(at_s + pause_s, order_id, cents)]
+            product, cents = dice.choice(list(PRODUCTS.items()))
+            plan += [Click(at, order_id, product, cents) for at in (at_s, at_s + pause_s)]
         return sorted(plan)
 
-    def play(self, pay: Any) -> None:
+    def play(self, complete_order: Any) -> None:
         """Send every click in its time, and look for the answers until all are there."""
         begun = time.monotonic()
         open_: list[tuple[int, Any]] = []
@@ -58,7 +61,8 @@ class Customers:
                 if self.stop.wait(min(left_s, LOOK_EVERY_S)):
                     return
             self.prices[click.order_id] = click.cents
-            open_.append((click.order_id, pay.delay(click.order_id, click.cents)))
+            sent = complete_order.delay(click.order_id, click.product, click.cents)
+            open_.append((click.order_id, sent))
             self.clicks += 1
         while open_ and not self.stop.wait(LOOK_EVERY_S):
             open_ = self._collect(open_)

@@ -6,7 +6,8 @@ import sqlite3
 from dataclasses import dataclass
 
 from example_project.customers import Customers
-from example_project.figures import Figures, Kill, Reader
+from example_project.figures import PHASES, Figures, Kill, Reader
+from example_project.stockroom import Stock
 
 #: Order numbers that a sentence names before it says "and more".
 NAMED_AT_MOST = 5
@@ -21,6 +22,9 @@ class Ledger:
     answers: int
     duplicates: int  #: second clicks that got the receipt of the first
     charges: int
+    entered: int  #: orders in the shop's database
+    taken: int  #: pieces taken from stock
+    mails: int
     asked: int  #: requests at the gateway
     repeats: int  #: of them for a card that was charged already
     ordered_cents: int
@@ -36,8 +40,11 @@ class Ledger:
         return not self.faults
 
 
-def settle_up(customers: Customers, reader: Reader, kills_wanted: int, took_s: float) -> Ledger:
-    """Compare what the customers were told with what the gateway and the shop wrote down."""
+def settle_up(
+    customers: Customers, reader: Reader, stock: Stock, kills_wanted: int, took_s: float
+) -> Ledger:
+    """Compare what the customers were told with what the gateway, the mail provider and the
+    shop's database wrote down."""
     figures = reader.look()
     with reader.open() as db:
         receipts: dict[int, str] = dict(db.execute("SELECT order_id, receipt FROM g.charges"))
@@ -47,7 +54,10 @@ def settle_up(customers: Customers, reader: Reader, kills_wanted: int, took_s: f
             answers=customers.answers,
             duplicates=sum(len(got) - 1 for got in customers.receipts.values()),
             charges=figures.charges,
-            asked=figures.asked,
+            entered=len(stock.receipts),
+            taken=stock.taken,
+            mails=figures.mails,
+            asked=_number(db, "SELECT count(*) FROM g.requests"),
             repeats=_number(db, "SELECT count(*) FROM g.requests WHERE outcome = 'repeat'"),
             ordered_cents=sum(customers.prices.values()),
             charged_cents=_number(db, "SELECT coalesce(sum(cents), 0) FROM g.charges"),
@@ -57,7 +67,9 @@ def settle_up(customers: Customers, reader: Reader, kills_wanted: int, took_s: f
             took_s=took_s,
             faults=(
                 *_unserved(customers, receipts),
+                *_misentered(customers, receipts, stock),
                 *_overserved(db),
+                *_mismailed(customers, db),
                 *_unrecovered(figures, kills_wanted),
             ),
         )
@@ -74,6 +86,17 @@ def _unserved(customers: Customers, receipts: dict[int, str]) -> list[str]:
     return faults + _say("answered with a receipt that the gateway never gave", wrong)
 
 
+def _misentered(customers: Customers, receipts: dict[int, str], stock: Stock) -> list[str]:
+    """The first step, and the fenced row: exactly once, wherever a worker was killed."""
+    wanted = range(1, customers.orders + 1)
+    faults = _say("not in the database", [n for n in wanted if n not in stock.receipts])
+    unpaid = [n for n, receipt in stock.receipts.items() if receipt != receipts.get(n)]
+    faults += _say("in the database with another receipt than the gateway's", unpaid)
+    if stock.taken != len(stock.receipts):
+        faults.append(f"{stock.taken} pieces taken from stock for {len(stock.receipts)} orders")
+    return faults
+
+
 def _overserved(db: sqlite3.Connection) -> list[str]:
     """What was done twice: a second run needs a killed first one to be right, a second request
     at the gateway needs a second run, and a second charge is never right."""
@@ -83,7 +106,7 @@ def _overserved(db: sqlite3.Connection) -> list[str]:
         """
         SELECT r.order_id FROM runs r
         WHERE EXISTS (SELECT 1 FROM runs l WHERE l.order_id = r.order_id AND l.id > r.id)
-        AND NOT EXISTS (SELECT 1 FROM kills k WHERE k.worker = r.worker
+        AND r.outcome IS NOT 'retry' AND NOT EXISTS (SELECT 1 FROM kills k WHERE k.worker = r.worker
                         AND (k.what = 'worker' OR k.pid = r.pid))
         """,
     )
@@ -98,6 +121,25 @@ def _overserved(db: sqlite3.Connection) -> list[str]:
         *_say("charged twice", twice),
         *_say("run again without a crash", idle),
         *_say("asked for more often than they were run", pushy),
+    ]
+
+
+def _mismailed(customers: Customers, db: sqlite3.Connection) -> list[str]:
+    """Each order's mail went out, and again only where a worker was killed inside that step."""
+    sent: dict[int, int] = dict(
+        db.execute("SELECT order_id, count(*) FROM g.mails GROUP BY order_id")
+    )
+    killed: dict[int, int] = dict(
+        db.execute(
+            "SELECT order_id, count(*) FROM kills WHERE moment = ? GROUP BY order_id",
+            [PHASES["mailed"].moment],
+        )
+    )
+    wanted = range(1, customers.orders + 1)
+    again = [n for n, times in sent.items() if times > 1 + killed.get(n, 0)]
+    return [
+        *_say("without a mail", [n for n in wanted if n not in sent]),
+        *_say("mailed again without a kill inside that step", again),
     ]
 
 

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from example_project.figures import Running
+from example_project.figures import PHASES, Running
 from example_project.ledger import Ledger
 from example_project.view import Scene, lines_of, story_of, verdict_of
 
@@ -19,11 +19,15 @@ STORY_LINES = 6
 CURVE_POINTS = 40
 CURVE_EVERY_S = 0.5
 _BARS = " ▁▂▃▄▅▆▇█"
-_PHASES = {
-    "checking": ("checking", "cyan"),
-    "asking": ("charging the card", "yellow"),
-    "charged": ("charged, not yet told", "bold yellow"),
-    "answered": ("finishing", "green"),
+_COLORS = {
+    "begun": "cyan",
+    "ordering": "bold yellow",
+    "entered": "cyan",
+    "asking": "yellow",
+    "charged": "bold yellow",
+    "paid": "cyan",
+    "mailed": "bold yellow",
+    "finishing": "green",
 }
 
 
@@ -94,7 +98,7 @@ class LiveView:
         row.add_column(justify="right")
         done = scene.figures.done
         bar = ProgressBar(total=scene.orders, completed=done, complete_style="green")
-        row.add_row("orders", bar, f"{done} of {scene.orders} paid")
+        row.add_row("orders", bar, f"{done} of {scene.orders} done")
         top = max(*self._curve, 1.0)
         curve = "".join(_BARS[round(point / top * (len(_BARS) - 1))] for point in self._curve)
         row.add_row("pace", Text(curve, style="green"), f"{scene.figures.per_second:.1f} a second")
@@ -107,6 +111,7 @@ def _counters(scene: Scene) -> Table:
     cells = [
         ("running", len(now.running), "cyan"),
         ("cards charged", now.charges, "green"),
+        ("mails", now.mails, "green"),
         ("duplicates answered", now.duplicates, "magenta"),
         ("crashes", now.crashes, "red" if now.crashes else "dim"),
         ("recovered", now.recovered, "green" if now.recovered else "dim"),
@@ -130,8 +135,10 @@ def _workers(scene: Scene) -> Table:
 
 
 def _busy(run: Running) -> Text:
-    phase, color = _PHASES[run.phase]
-    return Text.assemble((f"● {run.order_id:>4} ", color), (f"{phase:<21}", color))
+    color = _COLORS[run.phase]
+    return Text.assemble(
+        (f"● {run.order_id:>4} ", color), (f"{PHASES[run.phase].shown:<21}", color)
+    )
 
 
 def _story(scene: Scene) -> Text:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from example_project import stockroom
 from example_project.books import Books
 from example_project.embedded import start_server
 from example_project.family import Family, Process
 from example_project.figures import Reader
 
+LANES = "critical,normal,low"
 #: Processes of each worker.
 CHILDREN = 2
 READY_DEADLINE_S = 60.0
@@ -25,6 +28,8 @@ class Premises:
     family: Family
     workers: dict[str, Process] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
+    #: further settings of the shop, see ``example_project/shop/settings.py``
+    settings: dict[str, str] = field(default_factory=dict)
     started: int = 0
 
     @property
@@ -35,17 +40,22 @@ class Premises:
     def gateway(self) -> Path:
         return self.folder / "gateway.sqlite3"
 
-    def open(self, workers: int) -> None:
-        """Server, gateway and workers, in this order."""
+    def open(self, workers: int, database: str = "") -> None:
+        """Server, gateway, database and workers, in this order. ``database``: a URL; default:
+        SQLite in the folder. Also sets this process's environment, which the shop's settings read.
+        """
         Books(self.books).create()
-        self.env["SHOP_BROKER"] = start_server(self.family, self.folder / "redis")
-        self.env["SHOP_BOOKS"] = str(self.books)
-        gateway = self.family.start(
-            [sys.executable, "-m", "example_project.gateway", str(self.gateway)],
-            self.folder / "gateway.log", answers=True,
-        )  # fmt: skip
-        assert gateway.stdout is not None
-        self.env["SHOP_GATEWAY"] = gateway.stdout.readline().decode().strip()
+        address = self._start_gateway()
+        self.env.update(
+            SHOP_BROKER=start_server(self.family, self.folder / "redis"),
+            SHOP_BOOKS=str(self.books),
+            SHOP_GATEWAY=address,
+            SHOP_MAIL=address,
+            DATABASE_URL=database or f"sqlite:///{self.folder / 'shop.sqlite3'}",
+            **self.settings,
+        )
+        os.environ.update(self.env)
+        stockroom.prepare()
         for _ in range(workers):
             self.hire()
 
@@ -55,14 +65,22 @@ class Premises:
         name = f"worker-{self.started}"
         self.workers[name] = self.family.start(
             [
-                sys.executable, "-m", "celery", "-A", "example_project.shop", "worker",
-                "-Q", "payments", "-c", str(CHILDREN), "-n", f"{name}@shop", "-l", "INFO",
+                sys.executable, "-m", "celery", "-A", "example_project.watched_shop", "worker",
+                "-Q", LANES, "-c", str(CHILDREN), "-n", f"{name}@shop", "-l", "INFO",
                 "--without-mingle", "--without-gossip",
             ],
             self.folder / f"{name}.log",
             # a killed worker can't tidy up its temporary files
             env={**self.env, "SHOP_WORKER": name, "TMPDIR": str(self.folder)},
         )  # fmt: skip
+
+    def _start_gateway(self) -> str:
+        process = self.family.start(
+            [sys.executable, "-m", "example_project.gateway", str(self.gateway)],
+            self.folder / "gateway.log", answers=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        return process.stdout.readline().decode().strip()
 
     def replace_the_dead(self) -> None:
         """What systemd or Kubernetes does: a worker that has ended is started anew."""

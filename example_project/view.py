@@ -66,7 +66,7 @@ def story_of(kills: tuple[Kill, ...], begun: float) -> list[str]:
             text = f"order {kill.order_id} is taken up again, {kill.restarted_s:.1f} s later"
             told.append((kill.at + kill.restarted_s, text))
         if kill.recovered_s is not None:
-            text = f"order {kill.order_id} is paid, once"
+            text = f"order {kill.order_id} is done"
             told.append((kill.at + kill.recovered_s, text))
     return [f"{at - begun:5.1f} s  {text}" for at, text in sorted(told)]
 
@@ -76,11 +76,14 @@ def lines_of(ledger: Ledger) -> list[tuple[str, str, str]]:
     again = ledger.runs - ledger.orders
     lines = [
         ("orders", f"{ledger.orders}", f"sent {ledger.clicks} times, impatiently"),
+        ("in the database", f"{ledger.entered}", _equal(ledger.entered, ledger.orders, "orders")),
+        ("taken from stock", f"{ledger.taken}", _equal(ledger.taken, ledger.orders, "orders")),
         ("cards charged", f"{ledger.charges}", _equal(ledger.charges, ledger.orders, "orders")),
         ("money", f"{ledger.charged_cents / 100:,.2f}",
          _equal(ledger.charged_cents, ledger.ordered_cents, "prices")),
         ("asked at the gateway", f"{ledger.asked}", _asked(ledger)),
-        ("payments run", f"{ledger.runs}", f"{again} of them again, after a crash"),
+        ("mails sent", f"{ledger.mails}", _mailed(ledger)),
+        ("jobs run", f"{ledger.runs}", f"{again} of them again, after a crash"),
         ("clicks answered", f"{ledger.answers}", f"of {ledger.clicks}"),
         ("duplicates answered", f"{ledger.duplicates}", "with the first click's receipt"),
         ("crashes recovered", f"{sum(k.recovered_s is not None for k in ledger.kills)}",
@@ -98,6 +101,13 @@ def _asked(ledger: Ledger) -> str:
     if not ledger.repeats:
         return "once for each card"
     return f"{ledger.repeats} again: same key, no money moved"
+
+
+def _mailed(ledger: Ledger) -> str:
+    again = ledger.mails - ledger.orders
+    if not again:
+        return "once for each order"
+    return f"{again} again: killed between the mail and its record, as the guide says"
 
 
 def _equal(one: int, other: int, what: str) -> str:
@@ -129,7 +139,7 @@ class PlainView:
             now = scene.figures
             print(
                 f"{scene.at_s:5.1f} s  done {now.done}/{scene.orders}, {now.per_second:.1f}/s, "
-                f"running {len(now.running)}, duplicates answered {now.duplicates}, "
+                f"running {len(now.running)}, mails {now.mails}, duplicates answered {now.duplicates}, "
                 f"crashes {now.crashes}, recovered {now.recovered}",
                 flush=True,
             )

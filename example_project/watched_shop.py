@@ -39,15 +39,15 @@ def _begun(key: str = "", fence: int = 0, **_: Any) -> None:
 
 
 @signals.completed.connect
-def _completed(key: str = "", fence: int = 0, **_: Any) -> None:
+def _completed(key: str = "", **_: Any) -> None:
     if order_id := order_of(key):
-        BOOKS.end(order_id, fence, "completed")
+        BOOKS.end(order_id, "completed")
 
 
 @signals.released.connect
-def _released(key: str = "", ending: Any = "", **_: Any) -> None:
+def _released(key: str = "", ending: str = "", **_: Any) -> None:
     if order_id := order_of(key):
-        BOOKS.end(order_id, 0, getattr(ending, "value", str(ending)))
+        BOOKS.end(order_id, ending)
 
 
 @signals.duplicate.connect

@@ -41,6 +41,16 @@ class Reason(str, Enum):
     BROKER = "broker"  #: dead-lettered by the broker itself (x-death says why)
 
 
+class State(str, Enum):
+    """How a letter stands. One state each: the first of these that is so."""
+
+    REPLAYING = "replaying"  #: a replay has it now, or was killed while it had it
+    NOT_REPLAYABLE = "not_replayable"  #: something that a replay would need was taken away
+    EDITED = "edited"  #: with other arguments than it came with
+    AGAIN = "again"  #: it has died more than once
+    NEW = "new"
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message as the broker had it."""
@@ -99,6 +109,15 @@ class Letter:
     history: tuple[Attempt, ...] = ()
     original: Message | None = None  #: before it was edited
     replayable: bool = True  #: False: ``redact`` took something away that a replay would need
+
+
+def resting_state(letter: Letter) -> State:
+    """How a letter stands while no replay has it."""
+    if not letter.replayable:
+        return State.NOT_REPLAYABLE
+    if letter.original is not None:
+        return State.EDITED
+    return State.AGAIN if letter.times > 1 else State.NEW
 
 
 def letter_id(task_id: str, message: Message) -> str:

@@ -85,6 +85,79 @@ class KeyStep(models.Model):
         return str(self.name)
 
 
+class DeadLetter(models.Model):
+    """A :class:`celery_idem.deadletters.letter.Letter` as a row; ``data`` holds what no column
+    does. The short texts are kept as :func:`celery_idem.django.letters_rows.column_text` says.
+
+    ``version`` grows with every write that was decided after reading the row.
+    """
+
+    id = models.CharField(max_length=64, primary_key=True, editable=False)
+    position = models.BigIntegerField(unique=True)
+    task = models.CharField(max_length=255)
+    lane = models.CharField(max_length=255)
+    queue = models.CharField(max_length=255)
+    key = models.CharField(max_length=255)
+    group = models.CharField(max_length=255)
+    reason = models.CharField(max_length=32)
+    state = models.CharField(max_length=16)
+    #: the state that it has again when whoever replays it gives it back
+    rests = models.CharField(max_length=16)
+    searched = models.TextField()
+    data = models.TextField()
+    body = models.BinaryField()
+    history = models.TextField()
+    original = models.TextField(null=True)
+    times = models.BigIntegerField()
+    first_died_ms = models.BigIntegerField()
+    last_died_ms = models.BigIntegerField()
+    holder = models.CharField(max_length=255)
+    held_until_ms = models.BigIntegerField()
+    token = models.CharField(max_length=32)
+    version = models.BigIntegerField()
+
+    class Meta:
+        db_table = "idem_letter"
+        verbose_name = "dead letter"
+        ordering: ClassVar = ["-position"]
+        default_permissions = ("view", "delete")
+        permissions: ClassVar = [("replay_deadletter", "Can replay dead letters")]
+        #: one for each filter; each is read from its end, the newest letter first
+        indexes: ClassVar = [
+            models.Index(fields=["task", "position"], name="idem_letter_task"),
+            models.Index(fields=["lane", "position"], name="idem_letter_lane"),
+            models.Index(fields=["queue", "position"], name="idem_letter_queue"),
+            models.Index(fields=["group", "position"], name="idem_letter_group"),
+            models.Index(fields=["reason", "position"], name="idem_letter_reason"),
+            models.Index(fields=["state", "position"], name="idem_letter_state"),
+            models.Index(fields=["key"], name="idem_letter_key"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.id}"
+
+
+class DeadLetterTrail(models.Model):
+    """The history of a letter that was sent again, until ``expires_ms``: if its message dies once
+    more, it knows its past."""
+
+    id = models.CharField(max_length=64, primary_key=True, editable=False)
+    first_died_ms = models.BigIntegerField()
+    times = models.BigIntegerField()
+    history = models.TextField()
+    original = models.TextField(null=True)
+    expires_ms = models.BigIntegerField(db_index=True)
+
+    class Meta:
+        db_table = "idem_letter_trail"
+        verbose_name = "trail of a replayed letter"
+        verbose_name_plural = "trails of replayed letters"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
 class InboxEntry(models.Model):
     """A transactional step that is done: written in the transaction of its effect, on whatever
     database that is."""

@@ -171,7 +171,7 @@ def search(connection: Any, contains: str, now_ms: int, limit: int) -> list[tupl
     where = f"{quote('expires_ms')} > %s"
     given: list[Any] = [now_ms]
     if contains:
-        where += f" AND {_position(connection.vendor, quote('key'))} > 0"
+        where += f" AND {position_of(connection.vendor, quote('key'))} > 0"
         given.append(kept(contains))
     sql = (
         f"SELECT {columns} FROM {quote(KeyRecord._meta.db_table)} WHERE {where} "
@@ -242,7 +242,7 @@ def _insert_sql(connection: Any, model: Any, names: tuple[str, ...]) -> str:
     )
 
 
-def _position(vendor: str, column: str) -> str:
+def position_of(vendor: str, column: str) -> str:
     """Where a text is in a column, byte for byte: LIKE ignores case on two of the three."""
     if vendor == "postgresql":
         return f"strpos({column}, %s)"

@@ -64,7 +64,31 @@ def _redis(request: pytest.FixtureRequest) -> Iterator[Subject]:
     store.close()
 
 
-CASES: list[Case] = [Case("memory", _memory), Case("redis", _redis)]
+def _django(alias: str) -> Callable[[pytest.FixtureRequest], AbstractContextManager[Subject]]:
+    """The store on the ORM, on a database that the session made, emptied."""
+
+    @contextmanager
+    def opened(request: pytest.FixtureRequest) -> Iterator[Subject]:
+        request.getfixturevalue("django_databases")(alias)
+        from celery_idem.django import rows
+        from celery_idem.django.letters import DjangoLetterStore
+        from tests.django.databases import emptied
+
+        emptied(alias)
+        store = DjangoLetterStore(alias)
+        yield Subject(store, ServerClock(lambda: store._connections.patiently(rows.clock_ms)))
+        store.close()
+
+    return opened
+
+
+CASES: list[Case] = [
+    Case("memory", _memory),
+    Case("redis", _redis),
+    Case("sqlite", _django("sqlite")),
+    Case("postgres", _django("postgres"), marks=(pytest.mark.postgres,)),
+    Case("mariadb", _django("mariadb"), marks=(pytest.mark.mariadb,)),
+]
 
 
 def params() -> list[object]:

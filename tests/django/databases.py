@@ -84,11 +84,12 @@ def _drop(alias: str, name: str) -> None:
 
 
 def emptied(alias: str) -> None:
-    """No records, no inbox, no shop."""
-    from celery_idem.django.models import InboxEntry, KeyRecord, KeyStep
+    """No records, no inbox, no letters, no shop."""
+    from celery_idem.django import models
     from tests.django.shop.models import Effect, Order
 
-    for model in (KeyStep, KeyRecord, InboxEntry, Effect, Order):
+    letters = (models.DeadLetter, models.DeadLetterTrail)
+    for model in (models.KeyStep, models.KeyRecord, models.InboxEntry, *letters, Effect, Order):
         model.objects.using(alias).all().delete()
 
 

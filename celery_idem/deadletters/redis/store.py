@@ -157,7 +157,7 @@ class RedisLetterStore:
         indexes = _indexes(wanted)
         if not wanted.text and not wanted.key and len(indexes) <= 1:
             index = indexes[0] if indexes else "all"
-            return int(self.client.zcount(self._base + index.encode(), low, high))
+            return int(self.client.zcount(self._base + _coded(index), low, high))
         if wanted.key:
             return len(self.page(wanted, limit=1_000_000_000))
         total = 0
@@ -180,7 +180,7 @@ class RedisLetterStore:
         return sorted(found, key=lambda group: -group.count)
 
     def trail(self, letter_id: str) -> tuple[Attempt, ...]:
-        name = self._base + b"sent:" + letter_id.encode()
+        name = self._base + b"sent:" + _coded(letter_id)
         return _history(self._scripts.patiently(lambda: self.client.hget(name, "hi")))
 
     def close(self) -> None:
@@ -189,10 +189,7 @@ class RedisLetterStore:
     # --- pieces --------------------------------------------------------------------------
 
     def _call(self, script: Script, *args: str | bytes) -> Any:
-        packed = (
-            arg if isinstance(arg, bytes) else arg.encode("utf-8", "surrogateescape")
-            for arg in args
-        )
+        packed = (arg if isinstance(arg, bytes) else _coded(arg) for arg in args)
         return self._scripts.call(script, self._base, *packed)
 
     def _find(
@@ -230,14 +227,14 @@ class RedisLetterStore:
         return sorted(named, key=lambda group: -group.count)
 
     def _named(self, group: Group) -> Group:
-        name = self._base + b"fault:" + group.group.encode()
+        name = self._base + b"fault:" + _coded(group.group)
         row: Any = self._scripts.patiently(lambda: self.client.hmget(name, "type", "place"))
         error_type, place = ((it or b"").decode("utf-8", "replace") for it in row)
         return replace(group, error_type=error_type, place=place)
 
     def _of_key(self, order: str, low: str, high: str, key: str) -> list[str]:
         """A key has few letters: all of them, in order."""
-        start = key.encode("utf-8", "surrogateescape") + b"\0"
+        start = _coded(key) + b"\0"
         members = self._scripts.patiently(
             lambda: self.client.zrangebylex(
                 self._base + b"keys", b"[" + start, b"(" + start + b"\xff"
@@ -263,11 +260,16 @@ class RedisLetterStore:
         def ask() -> list[Any]:
             pipe = self.client.pipeline(transaction=False)
             for each in wanted:
-                pipe.hmget(self._base + b"l:" + each.encode(), *_FIELDS)
+                pipe.hmget(self._base + b"l:" + _coded(each), *_FIELDS)
             return pipe.execute()
 
         rows = self._scripts.patiently(ask)
         return [_letter(each, row) for each, row in zip(wanted, rows, strict=True) if row[0]]
+
+
+def _coded(text: str) -> bytes:
+    """Whatever a message holds: half a character, too."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _letter(letter_id: str, row: Sequence[Any]) -> Letter:

@@ -121,6 +121,10 @@ class Channel(Consuming):
 
     # -- queues
 
+    def prepare_queue_arguments(self, arguments: Any, **options: Any) -> Any:
+        """``Queue(expires=…)`` as ``x-expires``: kombu's Redis channel does it since 5.7 only."""
+        return kombu_base.queue_arguments(arguments or {}, **options)
+
     def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
         arguments = kwargs.get("arguments") or {}

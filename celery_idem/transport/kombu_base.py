@@ -12,3 +12,5 @@ Channel: Any = redis.Channel
 Transport: Any = redis.Transport
 Poller: Any = redis.MultiChannelPoller
 QoS: Any = virtual.QoS
+#: ``Queue``'s options under AMQP's names (``expires`` in s → ``x-expires`` in ms).
+queue_arguments: Any = importlib.import_module("kombu.transport.base").to_rabbitmq_queue_arguments

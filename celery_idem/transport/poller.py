@@ -82,6 +82,8 @@ class Poller(kombu_base.Poller):  # type: ignore[misc]
         """One message (or none), without an event loop."""
         self._in_protected_read = True
         try:
+            # kombu 5.7: bindings of expiring queues end with those who use them
+            getattr(self, "maybe_refresh_binding_expiry", _nothing)()
             for channel in list(self._channels):
                 if channel._inbox:
                     channel._deliver_next()
@@ -118,6 +120,10 @@ class Poller(kombu_base.Poller):  # type: ignore[misc]
             if waited_s > channel.block_s + ANSWER_PATIENCE_S:
                 logger.warning("no answer from Redis for %.0f s: connecting anew", waited_s)
                 connection.disconnect()
+
+
+def _nothing() -> None:
+    """What kombu before 5.7 does about the bindings of expiring queues."""
 
 
 class CalmLoop:

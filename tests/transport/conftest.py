@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +26,7 @@ def streams(url: str) -> str:
 @pytest.fixture
 def load_streams_app(
     load_app: Callable[..., ModuleType], redis_server: RedisServer
-) -> Callable[..., ModuleType]:
+) -> Iterator[Callable[..., ModuleType]]:
     """Factory ``load_streams_app(options={…}, conf={…}, broker=url)`` of the app's module."""
 
     def load(
@@ -42,4 +43,6 @@ def load_streams_app(
             TEST_CONF=json.dumps(conf or {}),
         )
 
-    return load
+    yield load
+    # a result that is collected after its server's end looks for it for 20 s (Celery 5.5)
+    gc.collect()

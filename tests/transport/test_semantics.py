@@ -271,7 +271,17 @@ def test_remote_control_and_consumers_added_and_cancelled(
     effects.wait_count("other queue", 1)
     with redis_server.client() as client:
         assert client.xlen("rs:{extra}:0") == 1
-    assert control.purge() == 0
+
+
+def test_control_purge_removes_what_waits(load_streams_app, redis_server):
+    app = load_streams_app()
+    for number in range(3):
+        app.effect.delay(f"k{number}")
+
+    assert app.app.control.purge() == 3
+
+    with redis_server.client() as client:
+        assert client.xlen("rs:{celery}:0") == 0
 
 
 def test_a_rejecting_task_comes_again_until_it_takes(load_streams_app, effects, start_worker):

@@ -39,10 +39,15 @@ PHASES = {
     "entered": Phase("entered", "entered, card not charged yet"),
     "asking": Phase("charging the card", "card just being charged", "charge"),
     "charged": Phase("charged, not told yet", "card charged, worker not told yet", "charge"),
-    "paid": Phase("paid", "card charged, mail not sent yet"),
+    "paid": Phase("paid", "card charged, its mail not seen yet"),
     "mailed": Phase("mailed, not told yet", "mail sent, worker not told yet", "mail"),
-    "finishing": Phase("finishing", "all three steps done"),
+    "finishing": Phase("finishing", "mail sent"),
 }
+
+
+#: A worker that is killed here may have sent a mail that is not recorded as sent: from outside
+#: nobody sees the instant before the request arrives, nor the one after its answer.
+MAIL_MAY_BE_OUT = ("paid", "mailed", "finishing")
 
 
 @dataclass(frozen=True, slots=True)

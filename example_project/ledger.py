@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from dataclasses import dataclass
 
 from example_project.customers import Customers
-from example_project.figures import PHASES, Figures, Kill, Reader
+from example_project.figures import MAIL_MAY_BE_OUT, PHASES, Figures, Kill, Reader
 from example_project.stockroom import Stock
 
 #: Order numbers that a sentence names before it says "and more".
@@ -129,14 +130,14 @@ def _mismailed(customers: Customers, db: sqlite3.Connection) -> list[str]:
     sent: dict[int, int] = dict(
         db.execute("SELECT order_id, count(*) FROM g.mails GROUP BY order_id")
     )
-    killed: dict[int, int] = dict(
-        db.execute(
-            "SELECT order_id, count(*) FROM kills WHERE moment = ? GROUP BY order_id",
-            [PHASES["mailed"].moment],
-        )
+    inside = {PHASES[phase].moment for phase in MAIL_MAY_BE_OUT}
+    killed = Counter(
+        order_id
+        for order_id, moment in db.execute("SELECT order_id, moment FROM kills")
+        if moment in inside
     )
     wanted = range(1, customers.orders + 1)
-    again = [n for n, times in sent.items() if times > 1 + killed.get(n, 0)]
+    again = [n for n, times in sent.items() if times > 1 + killed[n]]
     return [
         *_say("without a mail", [n for n in wanted if n not in sent]),
         *_say("mailed again without a kill inside that step", again),

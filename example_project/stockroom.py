@@ -19,7 +19,8 @@ class Stock:
 
 
 def prepare() -> None:
-    """Make the tables and put the products in. ``DATABASE_URL`` and the like are in the environment.
+    """Make the tables and put the products in. The environment says which database, see the
+    shop's settings.
 
     Raises ``RuntimeError`` when the database has seen orders already.
     """

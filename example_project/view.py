@@ -105,6 +105,8 @@ def _asked(ledger: Ledger) -> str:
 
 def _mailed(ledger: Ledger) -> str:
     again = ledger.mails - ledger.orders
+    if again < 0:
+        return f"NOT one for each order: {-again} too few"
     if not again:
         return "once for each order"
     return f"{again} again: killed between the mail and its record, as the guide says"
@@ -139,7 +141,8 @@ class PlainView:
             now = scene.figures
             print(
                 f"{scene.at_s:5.1f} s  done {now.done}/{scene.orders}, {now.per_second:.1f}/s, "
-                f"running {len(now.running)}, mails {now.mails}, duplicates answered {now.duplicates}, "
+                f"running {len(now.running)}, mails {now.mails}, "
+                f"duplicates answered {now.duplicates}, "
                 f"crashes {now.crashes}, recovered {now.recovered}",
                 flush=True,
             )

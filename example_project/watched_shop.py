@@ -1,7 +1,7 @@
 """The shop as the demo's workers run it: the same app, watched from outside.
 
-``celery -A example_project.watched_shop worker``: nothing of the shop knows that it is watched. What
-the package's signals and Django's tell is noted in the demo's books.
+``celery -A example_project.watched_shop worker``: nothing in the shop knows that it is watched.
+What the package's signals and Django's tell is noted in the demo's books.
 """
 
 from __future__ import annotations

@@ -81,15 +81,22 @@ def demo(folder: Path, *options: str, out: int | None = None) -> Iterator[Demo]:
         running.process.wait(30)
 
 
-def test_workers_are_killed_and_every_card_is_charged_once(folder):
+def test_workers_are_killed_inside_each_step_and_every_order_is_done_once(folder):
+    """Each effect is counted where it is: in the shop's database, at the gateway, at the mailer."""
     with demo(folder, "--orders", "60", "--seed", "7") as shown:
         status = shown.process.wait(DEADLINE_S)
         text = shown.text()
         left = shown.left()
 
     assert status == 0, text
-    assert re.search(r"SIGKILL process \d+ of worker-\d", text)
-    assert re.search(r"SIGKILL worker-\d: order \d+, card charged, worker not told yet", text)
+    child = r"SIGKILL process \d+ of worker-\d: order \d+, "
+    worker = r"SIGKILL worker-\d: order \d+, "
+    assert re.search(child + "its row written and not committed", text)
+    assert re.search(worker + "card charged, worker not told yet", text)
+    assert re.search(child + "mail sent, worker not told yet", text)
+    assert re.search(r"in the database +60 +\S+ orders", text)
+    assert re.search(r"taken from stock +60 +\S+ orders", text)
+    assert re.search(r"mails sent +6[1-3] +[1-3] again", text)
     assert re.search(r"cards charged +60 +\S+ orders", text)
     assert re.search(r"clicks answered +120 +of 120", text)
     assert re.search(r"after a killed worker +\d+\.\d", text)
@@ -120,7 +127,7 @@ def test_on_a_terminal_it_is_a_live_picture(folder):
     assert status == 0, text
     assert "\x1b[" in text
     assert "a shop whose workers get killed" in text
-    assert "40 of 40 paid" in text
+    assert "40 of 40 done" in text
     assert "the ledger" in text
 
 

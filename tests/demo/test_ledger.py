@@ -10,11 +10,13 @@ import pytest
 
 from example_project.books import Books, Hit
 from example_project.customers import Customers
-from example_project.figures import Reader
+from example_project.figures import PHASES, Reader
 from example_project.gateway import Bank, Request
 from example_project.ledger import Ledger, settle_up
+from example_project.stockroom import Stock
 
 CENTS = 500
+MAILED = PHASES["mailed"].moment
 
 
 @dataclass
@@ -28,13 +30,26 @@ class Day:
         self.books = Books(self.folder / "books.sqlite3").create()
         self.bank = Bank(self.folder / "gateway.sqlite3")
         self.customers = Customers(self.orders, per_second=10, seed=0)
+        self.receipts: dict[int, str] = {}
+        self.taken = 0
 
     def order(self, order_id: int) -> None:
-        """One that goes well: run once, charged once, both clicks answered with the receipt."""
-        with self.books.run(order_id, fence=1):
-            receipt = self.charge(order_id)
+        """One that goes well: run once, charged and mailed once, both clicks answered."""
+        self.run(order_id)
+        self.books.end(order_id, "completed")
+
+    def run(self, order_id: int, fence: int = 1) -> None:
+        """A run that is left open."""
+        self.books.begin(order_id, fence)
+        if order_id not in self.receipts:
+            self.taken += 1
+        receipt = self.receipts[order_id] = self.charge(order_id, fence=fence)
+        self.mail(order_id)
         self.customers.prices[order_id] = CENTS
         self.customers.receipts[order_id] = [receipt, receipt]
+
+    def mail(self, order_id: int) -> None:
+        self.bank.mail_answered(self.bank.send_mail(f"<{order_id}>", order_id))
 
     def charge(self, order_id: int, key: str = "", fence: int = 1) -> str:
         request = Request(key or f"charge:{order_id}", order_id, CENTS, fence)
@@ -46,7 +61,8 @@ class Day:
 
     def evening(self, kills_wanted: int = 0) -> Ledger:
         reader = Reader(self.books.path, self.folder / "gateway.sqlite3")
-        return settle_up(self.customers, reader, kills_wanted, took_s=1.0)
+        stock = Stock(self.receipts, self.taken)
+        return settle_up(self.customers, reader, stock, kills_wanted, took_s=1.0)
 
 
 @pytest.fixture
@@ -81,28 +97,87 @@ def test_a_second_request_without_a_second_run_is_seen(day):
 
 
 def test_a_second_run_without_a_crash_is_seen(day):
-    with day.books.run(2, fence=2):
-        day.charge(2, fence=2)
+    day.books.begin(2, fence=2)
+    day.charge(2, fence=2)
 
     assert day.evening().faults == ("1 order(s) run again without a crash: 2",)
 
 
 def test_a_second_run_after_a_crash_is_right(day, monkeypatch):
     monkeypatch.setenv("SHOP_WORKER", "worker-1")
-    with day.books.run(4, fence=1):  # here its process is killed
-        receipt = day.charge(4)
-        day.books.kill("worker", time.time(), Hit("worker-1", 1, 4, "its card charged"))
+    day.run(4)
+    day.books.kill("worker", time.time(), Hit("worker-1", 1, 4, MAILED))
     monkeypatch.setenv("SHOP_WORKER", "worker-2")
-    with day.books.run(4, fence=2):
-        assert day.charge(4, fence=2) == receipt
+    day.run(4, fence=2)
+    day.books.end(4, "completed")
     day.customers.orders = 4
-    day.customers.prices[4] = CENTS
-    day.customers.receipts[4] = [receipt, receipt]
 
     ledger = day.evening(kills_wanted=1)
 
     assert ledger.faults == ()
     assert (ledger.charges, ledger.asked, ledger.repeats) == (4, 5, 1)
+    assert ledger.mails == 5
+
+
+def test_a_second_run_after_a_retry_is_right(day):
+    day.customers.orders = 4
+    day.books.begin(4, fence=1)
+    day.books.end(4, "retry")
+    day.order(4)
+
+    assert day.evening().held
+
+
+def test_an_order_that_is_done_and_not_noted_as_done_is_seen_by_its_next_delivery(day):
+    day.books.kill("worker", time.time(), Hit("worker-1", 1, 2, PHASES["finishing"].moment))
+    day.books.event("redelivered", 2)
+
+    ledger = day.evening(1)
+
+    assert ledger.faults == ()
+    assert ledger.kills[0].recovered_s is not None
+
+
+def test_a_piece_too_much_taken_from_stock_is_seen(day):
+    day.taken += 1
+
+    assert day.evening().faults == ("4 pieces taken from stock for 3 orders",)
+
+
+def test_an_order_that_is_not_in_the_database_is_seen(day):
+    del day.receipts[2]
+    day.taken -= 1
+
+    assert day.evening().faults == ("1 order(s) not in the database: 2",)
+
+
+def test_an_order_that_is_not_paid_in_the_database_is_seen(day):
+    day.receipts[2] = ""
+
+    assert day.evening().faults == (
+        "1 order(s) in the database with another receipt than the gateway's: 2",
+    )
+
+
+def test_a_lost_mail_is_seen(day):
+    day.customers.orders = 4
+    day.books.begin(4, fence=1)
+    day.receipts[4] = receipt = day.charge(4)
+    day.taken += 1
+    day.customers.receipts[4] = [receipt, receipt]
+    day.books.end(4, "completed")
+
+    assert day.evening().faults == ("1 order(s) without a mail: 4",)
+
+
+@pytest.mark.parametrize("moment", ["", PHASES["entered"].moment])
+def test_a_second_mail_without_a_kill_inside_that_step_is_seen(day, moment):
+    if moment:
+        day.books.kill("child", time.time(), Hit("worker-1", 1, 2, moment))
+        day.books.event("redelivered", 2)
+    day.mail(2)
+
+    assert day.evening().faults == ("1 order(s) mailed again without a kill inside that step: 2",)
 
 
 def test_a_killed_payment_that_never_came_back_is_seen(day):
@@ -122,6 +197,8 @@ def test_a_lost_order_and_a_lost_answer_are_seen(day):
     assert day.evening().faults == (
         "1 order(s) never charged: 4",
         "2 order(s) without an answer to both clicks: 3, 4",
+        "1 order(s) not in the database: 4",
+        "1 order(s) without a mail: 4",
     )
 
 

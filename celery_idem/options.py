@@ -89,9 +89,14 @@ def check_attributes(task: Any) -> None:
 def terms_of(task: Any, settings: Settings, visibility_timeout_s: float) -> Terms:
     """Work out the terms. Raises :class:`ConfigError` with the arithmetic for a retention that is
     too short, or a template that reads what the task doesn't take."""
-    signature = inspect.signature(task.run)
     window = window_of(task, visibility_timeout_s)
-    retention_s = retention(window, _either(task.retention_s, settings.retention_s))
+    explicit_s = _either(task.retention_s, settings.retention_s)
+    return terms_kept(task, settings, retention(window, explicit_s))
+
+
+def terms_kept(task: Any, settings: Settings, retention_s: float) -> Terms:
+    """The terms with this retention. Raises :class:`ConfigError` as :func:`terms_of`."""
+    signature = inspect.signature(task.run)
     lease_s = _either(task.lease_s, settings.lease_s) or settings.lease_s
     key_of = _key_of(task, signature)
     cooling = task.cooldown_s is not None
@@ -99,7 +104,7 @@ def terms_of(task: Any, settings: Settings, visibility_timeout_s: float) -> Term
         lease_ms=round(lease_s * 1000),
         retention_ms=round(retention_s * 1000),
         max_crashes=_either(task.max_crashes, settings.max_crashes) or settings.max_crashes,
-        max_lease_s=_either(task.max_lease_s, settings.max_lease_s) or task.time_limit,
+        max_lease_s=_either(task.max_lease_s, settings.max_lease_s) or hard_limit_s(task),
         max_result_bytes=settings.max_result_bytes,
         max_requeues=settings.max_requeues,
         on_duplicate=task.on_duplicate,
@@ -124,9 +129,16 @@ def window_of(task: Any, visibility_timeout_s: float) -> RetryWindow:
             backoff=float(backoff) if backoff else 0.0,
             backoff_max_s=float(getattr(task, "retry_backoff_max", 600)),
             redelivery_s=visibility_timeout_s,
-            run_s=float(task.time_limit or 0),
+            run_s=hard_limit_s(task) or 0.0,
         )
     )
+
+
+def hard_limit_s(task: Any) -> float | None:
+    """After how many seconds a run is killed: the task's ``time_limit``, else the app's
+    ``task_time_limit`` (which Celery before 5.7 does not put into the task)."""
+    limit = task.time_limit or task.app.conf.task_time_limit
+    return float(limit) if limit else None
 
 
 def given_function(task: Any, option: str) -> Any:

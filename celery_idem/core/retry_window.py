@@ -32,6 +32,11 @@ class RetryPolicy:
     redelivery_s: float = 3600.0  #: the broker's visibility timeout
     run_s: float = 0.0  #: hard time limit of one run, 0 when there is none
 
+    @property
+    def pause_s(self) -> float:
+        """The longest pause between two tries."""
+        return self.backoff_max_s if self.backoff else self.delay_s
+
 
 @dataclass(frozen=True, slots=True)
 class RetryWindow:
@@ -84,27 +89,34 @@ def retention(window: RetryWindow, explicit_s: float | None) -> float:
         if window.endless:
             return ENDLESS_RETENTION_S
         return max(LEAST_RETENTION_S, SAFETY_FACTOR * window.total_s)
-    if window.endless:
-        # Every retry renews the record, so what counts is the longest pause between two of them.
-        policy = window.policy
-        pause_s = policy.backoff_max_s if policy.backoff else policy.delay_s
-        least_s = SAFETY_FACTOR * (pause_s + policy.run_s + policy.redelivery_s)
-        if explicit_s < least_s:
-            raise ConfigError(
-                f"retention {_plain(explicit_s)} s is shorter than twice the longest pause between "
-                f"two retries of {policy.task_name} ({_plain(pause_s)} s, redelivery "
-                f"{_plain(policy.redelivery_s)} s; its retries never end); set retention_s >= "
-                f"{math.ceil(least_s)}, or set max_retries"
-            )
+    least_s = least_retention(window)
+    if explicit_s >= least_s:
         return explicit_s
-    least_s = SAFETY_FACTOR * window.total_s
-    if explicit_s < least_s:
+    policy = window.policy
+    if window.endless:
         raise ConfigError(
-            f"retention {_plain(explicit_s)} s is shorter than twice the retry window of "
-            f"{window.policy.task_name} (2 × {spoken(window.total_s)}: {window.sum_text()}); set "
-            f"retention_s >= {math.ceil(least_s)}, or lower max_retries"
+            f"retention {_plain(explicit_s)} s is shorter than twice the longest pause between "
+            f"two retries of {policy.task_name} ({_plain(policy.pause_s)} s, redelivery "
+            f"{_plain(policy.redelivery_s)} s; its retries never end); set retention_s >= "
+            f"{math.ceil(least_s)}, or set max_retries"
         )
-    return explicit_s
+    raise ConfigError(
+        f"retention {_plain(explicit_s)} s is shorter than twice the retry window of "
+        f"{policy.task_name} (2 × {spoken(window.total_s)}: {window.sum_text()}); set "
+        f"retention_s >= {math.ceil(least_s)}, or lower max_retries"
+    )
+
+
+def least_retention(window: RetryWindow) -> float:
+    """The shortest retention that is allowed, in seconds: twice the window.
+
+    Where retries never end, every one renews the record, so what counts is the longest pause
+    between two of them.
+    """
+    policy = window.policy
+    if window.endless:
+        return SAFETY_FACTOR * (policy.pause_s + policy.run_s + policy.redelivery_s)
+    return SAFETY_FACTOR * window.total_s
 
 
 def spoken(seconds: float) -> str:

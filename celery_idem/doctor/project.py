@@ -1,0 +1,150 @@
+"""The project under examination: its app, settings, tasks and broker, as far as nobody is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kombu.transport import redis as kombu_redis
+
+from celery_idem.binding import binding_of
+from celery_idem.core.errors import ConfigError, IdemError
+from celery_idem.core.settings import Settings
+from celery_idem.doctor.finding import Place
+from celery_idem.doctor.loading import Broken, load_tasks
+from celery_idem.doctor.servers import Servers
+from celery_idem.doctor.source.reader import Reader
+from celery_idem.options import DEFAULT_VISIBILITY_TIMEOUT_S, hard_limit_s
+from celery_idem.task import IdempotentTask
+from celery_idem.transport.transport import Transport as StreamsTransport
+
+#: kombu's own defaults, in seconds, of the transports that have a visibility timeout.
+VISIBILITY_DEFAULTS_S = {"redis": DEFAULT_VISIBILITY_TIMEOUT_S, "sqs": 1800.0}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """One task of the project, with the app's settings already in it."""
+
+    task: Any
+    place: Place | None  #: where its function is defined, if that can be read
+
+    @property
+    def name(self) -> str:
+        return str(self.task.name)
+
+    @property
+    def idempotent(self) -> bool:
+        return isinstance(self.task, IdempotentTask)
+
+    @property
+    def acks_late(self) -> bool:
+        return bool(self.task.acks_late)
+
+    @property
+    def time_limit_s(self) -> float | None:
+        """The hard limit of a run, its own or the app's."""
+        return hard_limit_s(self.task)
+
+
+class Project:
+    """What checks look at. Loading it imports the app's task modules, as a worker does; nothing
+    else of the project is run."""
+
+    def __init__(self, app: Any, *, rabbitmq_api: str | None = None) -> None:
+        self.app = app._get_current_object() if hasattr(app, "_get_current_object") else app
+        self.reader = Reader()
+        self.servers = Servers(self, rabbitmq_api=rabbitmq_api)
+        self.broken: list[Broken] = load_tasks(self.app)
+
+    @cached_property
+    def tasks(self) -> list[TaskFacts]:
+        """All tasks but Celery's own and those that could not be bound, by name."""
+        broken = {it.name for it in self.broken}
+        return [
+            TaskFacts(task, self.reader.place_of_task(task))
+            for name, task in sorted(self.app.tasks.items())
+            if not name.startswith("celery.") and name not in broken
+        ]
+
+    @property
+    def idempotent_tasks(self) -> list[TaskFacts]:
+        return [it for it in self.tasks if it.idempotent]
+
+    @property
+    def plain_tasks(self) -> list[TaskFacts]:
+        return [it for it in self.tasks if not it.idempotent]
+
+    @cached_property
+    def settings(self) -> Settings:
+        """``app.conf.idem``; the defaults where it can't be read, which is a finding (IDEM001)."""
+        given = self.settings_or_error
+        return given if isinstance(given, Settings) else Settings()
+
+    @cached_property
+    def settings_or_error(self) -> Settings | Exception:
+        try:
+            return binding_of(self.app).settings
+        except (ConfigError, TypeError) as error:
+            return error
+
+    @property
+    def store_name(self) -> str:
+        """What ``idem["store"]`` says, or ``""`` for the default."""
+        return self.settings.store or ""
+
+    # -- the broker
+
+    @cached_property
+    def broker_url(self) -> str:
+        """Where workers read from, with its password."""
+        return str(binding_of(self.app).surroundings.broker_url or "")
+
+    @cached_property
+    def broker(self) -> str:
+        """``redis``, ``redis-streams``, ``amqp``, ``sqs``, ``memory``, …: who carries messages."""
+        transport = self.app.connection_for_read().get_transport_cls()
+        if issubclass(transport, StreamsTransport):
+            return "redis-streams"
+        if issubclass(transport, kombu_redis.Transport):
+            return "redis"
+        return str(transport.driver_type)
+
+    @property
+    def transport_options(self) -> dict[str, Any]:
+        return dict(self.app.conf.broker_transport_options or {})
+
+    @property
+    def kept(self) -> bool:
+        """Whether the visibility keeper looks after every message that this app's workers hold."""
+        return (
+            self.broker == "redis"
+            and self.settings.visibility_keeper
+            and "celery_idem.visibility.step:VisibilityStep" in self._consumer_steps
+        )
+
+    @property
+    def visibility_timeout_s(self) -> float | None:
+        """After which the broker gives a message that is not acked to another worker; None where
+        it has no such timeout."""
+        default = VISIBILITY_DEFAULTS_S.get(self.broker)
+        if default is None:
+            return None
+        return float(self.transport_options.get("visibility_timeout", default))
+
+    @cached_property
+    def store_error(self) -> IdemError | None:
+        """Why no store can be chosen, where that is so."""
+        try:
+            binding_of(self.app).store  # noqa: B018 - opened, not connected
+        except IdemError as error:
+            return error
+        return None
+
+    @property
+    def _consumer_steps(self) -> set[str]:
+        return {
+            step if isinstance(step, str) else f"{step.__module__}:{step.__qualname__}"
+            for step in self.app.steps["consumer"]
+        }

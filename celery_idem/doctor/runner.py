@@ -1,0 +1,93 @@
+"""Runs checks over a project, and takes out what comments silence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from celery_idem.core.errors import ConfigError
+from celery_idem.doctor.finding import Check, Finding, NotChecked, Severity
+from celery_idem.doctor.project import Project
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A finding, and the check that made it."""
+
+    check: Check
+    finding: Finding
+
+    @property
+    def severity(self) -> Severity:
+        return self.finding.severity or self.check.severity
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """A check that could not be made, and why."""
+
+    check: Check
+    reason: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What came out, the worst first."""
+
+    checks: int = 0  #: how many were made
+    found: list[Found] = field(default_factory=list)
+    unchecked: list[Unchecked] = field(default_factory=list)
+    silenced: int = 0  #: findings that a comment in the source answers
+
+    def at_least(self, severity: Severity) -> list[Found]:
+        """The findings that are as bad as this, or worse."""
+        return [it for it in self.found if it.severity >= severity]
+
+
+def run(project: Project, checks: Iterable[Check]) -> Report:
+    """Make the checks. One that can't be made stops no other."""
+    report = Report()
+    for check in checks:
+        try:
+            findings = list(check.look(project))
+        except NotChecked as reason:
+            report.unchecked.append(Unchecked(check, str(reason)))
+            continue
+        report.checks += 1
+        for finding in findings:
+            if finding.place and project.reader.silences(check.id, finding.place):
+                report.silenced += 1
+            else:
+                report.found.append(Found(check, finding))
+    report.found.sort(key=_worst_first)
+    return report
+
+
+def chosen(
+    checks: Iterable[Check],
+    *,
+    only: Collection[str] = (),
+    ignore: Collection[str] = (),
+    servers: bool = True,
+) -> list[Check]:
+    """The checks of these ids, without those, and without servers if so wished.
+
+    Raises :class:`ConfigError` for an id that there is not.
+    """
+    known = {check.id: check for check in checks}
+    for given in (*only, *ignore):
+        if given not in known:
+            raise ConfigError(f"no check {given!r}; there are {', '.join(known)}")
+    return [
+        check
+        for check in known.values()
+        if (not only or check.id in only)
+        and check.id not in ignore
+        and (servers or not check.asks_servers)
+    ]
+
+
+def _worst_first(it: Found) -> tuple[int, str, str, str, int]:
+    place = it.finding.place
+    where = (place.path, place.line) if place else ("", 0)
+    return (-it.severity, it.check.id, it.finding.task, *where)

@@ -1,0 +1,1 @@
+"""Reading a project's source: parsed, never run."""

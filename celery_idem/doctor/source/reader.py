@@ -1,0 +1,89 @@
+"""Finds the source of a project's tasks, and keeps the files that were read."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import celery
+
+from celery_idem.doctor.finding import Place
+from celery_idem.doctor.source.module import Function, Module, first_line, signature_end
+
+#: where Celery and this package are
+_NOT_THE_PROJECTS = (str(Path(celery.__file__).parent), str(Path(__file__).parents[2]))
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """The body of a task."""
+
+    module: Module
+    function: Function
+
+
+class Reader:
+    """Reads each file once. Nothing is imported: only modules that are loaded are looked up."""
+
+    def __init__(self) -> None:
+        self._modules: dict[Path, Module | None] = {}
+
+    def module(self, path: str | Path, name: str = "") -> Module | None:
+        """The parsed file, or None where it can't be read."""
+        place = Path(path)
+        if place not in self._modules:
+            self._modules[place] = Module.read(place, name)
+        return self._modules[place]
+
+    def loaded_module(self, name: str) -> Module | None:
+        """The source of a module that this process has imported."""
+        path = getattr(sys.modules.get(name), "__file__", None)
+        return self.module(path, name) if path and path.endswith(".py") else None
+
+    def source_of_task(self, task: Any) -> TaskSource | None:
+        """The function that the task runs, as it is written."""
+        code = _code_of(task)
+        if code is None or code.co_filename.startswith(_NOT_THE_PROJECTS):
+            return None
+        module = self.module(code.co_filename, str(task.__module__))
+        if module is None:
+            return None
+        function = module.function_at(code.co_firstlineno)
+        return TaskSource(module, function) if function else None
+
+    def place_of_task(self, task: Any) -> Place | None:
+        """The head of the task's function, or of its class."""
+        source = self.source_of_task(task)
+        if source is None:
+            return None
+        head: Any = source.function
+        if not getattr(task, "_decorated", False):
+            own = source.module.classes.get(type(task).__name__)
+            head = own or source.module.class_of(source.function) or head
+        return Place(str(source.module.path), first_line(head), _head_end(head))
+
+    def silences(self, check: str, place: Place) -> bool:
+        """Whether a comment at the place says so."""
+        module = self.module(place.path)
+        return module is not None and module.silences(check, place.line, place.end_line)
+
+
+def _head_end(node: Any) -> int:
+    end = signature_end(node)
+    if hasattr(node, "bases"):  # a class: its options stand before its first method
+        for statement in node.body:
+            if hasattr(statement, "args"):
+                break
+            end = max(end, statement.end_lineno or 0)
+    return end
+
+
+def _code_of(task: Any) -> types.CodeType | None:
+    function = getattr(task, "_orig_run", None) or task.run
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return code if isinstance(code, types.CodeType) else None

@@ -1,0 +1,85 @@
+"""Projects written by a test, and what the doctor says of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import _state
+
+from celery_idem.doctor.checks import CHECKS
+from celery_idem.doctor.project import Project
+from celery_idem.doctor.runner import Report, chosen, run
+
+_numbers = itertools.count()
+
+#: what every project begins with; a test's own text comes after it
+HEAD = """
+from celery import Celery, shared_task
+from celery_idem import IdempotentTask
+
+app = Celery(__name__, broker={broker!r}, backend={backend!r}, set_as_current=False)
+app.conf.broker_transport_options = {{}}
+"""
+
+
+class Examined:
+    """A project on disk, loaded once, and the doctor's report of it."""
+
+    def __init__(self, app: Any, path: Path) -> None:
+        self.app, self.path = app, path
+
+    def report(self, *ids: str, servers: bool = False, **options: Any) -> Report:
+        """What these checks (or all) say. Without servers unless asked for."""
+        return run(Project(self.app, **options), chosen(CHECKS, only=ids, servers=servers))
+
+    def found(self, *ids: str, **options: Any) -> list[tuple[str, str]]:
+        """(id, task's bare name or setting) of what is found, sorted."""
+        report = self.report(*ids, **options)
+        return sorted(
+            (it.check.id, it.finding.task.rpartition(".")[2] or it.finding.setting)
+            for it in report.found
+        )
+
+    def line_of(self, text: str) -> int:
+        """The line of the project that holds the text."""
+        lines = self.path.read_text().splitlines()
+        return next(n for n, line in enumerate(lines, 1) if text in line)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Callable[..., Examined]]:
+    """Factory ``project(source, broker=…, backend=…)`` of projects made of this text."""
+    names: list[str] = []
+    shared = set(_state._on_app_finalizers)  # every @app.task is made for every app
+    apps: list[Any] = []
+
+    def make(source: str, broker: str = "redis://localhost:1/0", backend: str = "") -> Examined:
+        _state._on_app_finalizers.clear()
+        _state._on_app_finalizers.update(shared)
+        names.append(f"proj{next(_numbers)}")
+        path = tmp_path / f"{names[-1]}.py"
+        head = HEAD.format(broker=broker, backend=backend or None)
+        path.write_text(head + textwrap.dedent(source))
+        spec = importlib.util.spec_from_file_location(names[-1], path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[names[-1]] = module
+        spec.loader.exec_module(module)
+        apps.append(module.app)
+        return Examined(module.app, path)
+
+    yield make
+    for app in apps:
+        app.close()
+    for name in names:
+        sys.modules.pop(name, None)
+    _state._on_app_finalizers.clear()
+    _state._on_app_finalizers.update(shared)

@@ -1,0 +1,135 @@
+"""IDEM001 to IDEM003: settings that can't be read, retention, tasks that break their promise."""
+
+from __future__ import annotations
+
+
+def test_an_unknown_setting_is_found_with_the_nearest_right_one(project):
+    examined = project("app.conf.idem = {'leese_s': 10}")
+
+    (found,) = examined.report("IDEM001").found
+
+    assert "did you mean 'lease_s'?" in found.finding.message
+
+
+def test_ill_lanes_and_dead_letters_are_found(project):
+    examined = project(
+        "app.conf.idem = {'lanes': {'low': 0}, 'dead_letters': {'stoer': 'redis://localhost'}}"
+    )
+
+    messages = [it.finding.message for it in examined.report("IDEM001").found]
+
+    assert len(messages) == 2
+    assert "weight must be above 0" in messages[0]
+    assert "did you mean 'store'?" in messages[1]
+
+
+def test_a_task_without_a_store_is_found_and_an_app_without_a_task_is_not(project):
+    task = "@app.task(base=IdempotentTask)\ndef t(): ...\n"
+
+    with_task = project(task, broker="amqp://localhost:1//")
+    without = project("", broker="amqp://localhost:1//")
+
+    assert with_task.found("IDEM001") == [("IDEM001", 'idem["store"]')]
+    assert without.found("IDEM001") == []
+
+
+def test_retention_below_twice_the_window_is_found_s_i3(project):
+    """S-I3: the key outlives the retry window, at least twofold."""
+    examined = project(
+        """
+        @app.task(base=IdempotentTask, retention_s=10079, max_retries=8)
+        def one_second_short(): ...
+
+        @app.task(base=IdempotentTask, retention_s=10080, max_retries=8)
+        def just_long_enough(): ...
+
+        @app.task(base=IdempotentTask, max_retries=8)
+        def computed(): ...
+
+        @app.task(base=IdempotentTask, max_retries=None, retention_s=60)
+        def endless(): ...
+        """
+    )
+
+    assert examined.found("IDEM002") == [("IDEM002", "endless"), ("IDEM002", "one_second_short")]
+
+
+def test_a_short_retention_of_the_app_is_found_for_every_task_that_it_is_too_short_for(project):
+    examined = project(
+        """
+        app.conf.idem = {"retention_s": 8000}
+
+        @app.task(base=IdempotentTask, max_retries=2)
+        def quick(): ...
+
+        @app.task(base=IdempotentTask, max_retries=8)
+        def slow(): ...
+        """
+    )
+
+    assert examined.found("IDEM002") == [("IDEM002", "slow")]
+
+
+def test_a_countdown_in_the_body_counts_where_it_is_longer_than_the_tasks_delay(project):
+    examined = project(
+        """
+        DAY = 24 * 3600
+
+        @app.task(base=IdempotentTask, bind=True, max_retries=30)
+        def monthly(self):
+            self.retry(countdown=60 * 60 * 24)
+
+        @app.task(base=IdempotentTask, bind=True, max_retries=30)
+        def soon(self):
+            self.retry(countdown=10)
+
+        @app.task(base=IdempotentTask, bind=True, max_retries=30)
+        def unknown(self, seconds):
+            self.retry(countdown=seconds)
+        """
+    )
+
+    (found,) = examined.report("IDEM002").found
+
+    assert found.finding.task.endswith(".monthly")
+    # 30 retries of a day and one redelivery of an hour, twice
+    assert found.finding.remedy == f"retention_s={2 * (30 * 86400 + 3600)}"
+
+
+def test_tasks_that_break_the_promise_are_all_found_and_not_the_first_alone(project):
+    examined = project(
+        """
+        import uuid
+        app.conf.idem = {"lanes": {"critical": 10, "low": 1}}
+
+        @app.task(base=IdempotentTask, acks_late=False)
+        def early(): ...
+
+        @app.task(base=IdempotentTask, reject_on_worker_lost=False)
+        def lost(): ...
+
+        @app.task(base=IdempotentTask, idem_key="{order}")
+        def misnamed(order_id): ...
+
+        @app.task(base=IdempotentTask, idem_key=lambda x: str(uuid.uuid4()))
+        def unstable(x): ...
+
+        @app.task(base=IdempotentTask, lane="criticl")
+        def misrouted(): ...
+
+        @shared_task(base=IdempotentTask, on_duplicate="retrun")
+        def shared(): ...
+
+        @app.task(base=IdempotentTask, idem_key="{order_id}", lane="low")
+        def good(order_id): ...
+
+        @app.task
+        def plain(): ...
+        """
+    )
+
+    names = ["early", "lost", "misnamed", "misrouted", "shared", "unstable"]
+    report = examined.report("IDEM003")
+    assert sorted(it.finding.task.rpartition(".")[2] for it in report.found) == names
+    assert all(it.finding.place is not None for it in report.found)
+    assert [it for it in report.found if not it.finding.remedy] == []

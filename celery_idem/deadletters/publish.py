@@ -12,12 +12,12 @@ from celery_idem.delivery import REQUEUES_HEADER, WAITS_HEADER
 #: Headers that name this package's own counts of one message, or the broker's of its deliveries:
 #: a message that is sent again begins without them. RabbitMQ before 4.0.1 takes a message with
 #: an old ``x-death`` for a cycle, and drops it (C43).
-UNKNOWN_SINCE_HEADER = "idem_unknown_since_s"
+UNKNOWN_WAITED_HEADER = "idem_unknown_waited_s"
 UNKNOWN_TIMES_HEADER = "idem_unknown_times"
 NOT_THE_MESSAGES_OWN = (
     WAITS_HEADER,
     REQUEUES_HEADER,
-    UNKNOWN_SINCE_HEADER,
+    UNKNOWN_WAITED_HEADER,
     UNKNOWN_TIMES_HEADER,
     "redelivered",
     "x-delivery-count",

@@ -4,14 +4,13 @@ nothing, and nothing spins."""
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
 from celery_idem.deadletters.parent import message_of
 from celery_idem.deadletters.publish import (
-    UNKNOWN_SINCE_HEADER,
     UNKNOWN_TIMES_HEADER,
+    UNKNOWN_WAITED_HEADER,
     send,
 )
 
@@ -28,15 +27,15 @@ def unknown_task(consumer: Any, message: Any, name: str, grace_s: float) -> bool
     """Put an unknown task's message off. ``False``: its grace is over.
 
     It is held here, unacked, for the pause; then a copy that counts goes to the end of its queue,
-    where a worker that knows the task may take it, and this one is acked.
+    where a worker that knows the task may take it, and this one is acked. The copy carries the
+    pauses so far: the sum of them is the grace, whatever the clocks of the workers say.
     """
     headers = message.headers if isinstance(message.headers, dict) else {}
-    now_s = time.time()
-    since_s = headers.get(UNKNOWN_SINCE_HEADER)
-    since_s = since_s if isinstance(since_s, (int, float)) else now_s
+    waited_s = headers.get(UNKNOWN_WAITED_HEADER)
+    waited_s = waited_s if isinstance(waited_s, (int, float)) else 0.0
     times = headers.get(UNKNOWN_TIMES_HEADER)
     times = times if isinstance(times, int) else 0
-    left_s = since_s + grace_s - now_s
+    left_s = grace_s - waited_s
     if left_s <= 0:
         return False
     pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(times, 20), max(left_s, 0.05))
@@ -47,7 +46,8 @@ def unknown_task(consumer: Any, message: Any, name: str, grace_s: float) -> bool
     )  # fmt: skip
 
     def again() -> None:
-        counted = {**headers, UNKNOWN_SINCE_HEADER: since_s, UNKNOWN_TIMES_HEADER: times + 1}
+        counted = {**headers, UNKNOWN_TIMES_HEADER: times + 1}
+        counted[UNKNOWN_WAITED_HEADER] = waited_s + pause_s
         counted.pop("compression", None)
         try:
             send(consumer.app, message_of(message), counted)

@@ -13,6 +13,7 @@ from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letters_of
 from celery_idem.deadletters.letter import Reason
 from tests.deadletters.looking import DEADLINE_S, letter_of, queues_are_empty
+from tests.support.clock import ClockSkew
 from tests.support.waiting import wait_until
 from tests.tasks.stage import open_stage
 
@@ -63,6 +64,22 @@ def test_an_unknown_task_does_not_spin(tmp_path_factory: pytest.TempPathFactory)
         assert letter.task == "letters.new"
         assert worker.log_text().count("unknown task letters.new") <= 4
         wait_until(lambda: queues_are_empty(stage), DEADLINE_S, "the ack")
+
+
+def test_the_grace_of_an_unknown_task_is_no_clocks_business(
+    tmp_path_factory: pytest.TempPathFactory, clock_skew: ClockSkew
+) -> None:
+    """Found by chaos: a worker whose clock was 41 minutes early made letters at first sight."""
+    settings = json.dumps({"dead_letters": {"unknown_task_grace_s": 600}})
+    with open_stage(tmp_path_factory, "tests.apps.letters", TEST_IDEM=settings) as stage:
+        worker = stage.start_worker(loglevel="INFO", env=clock_skew.env)
+        stage.tasks.app.send_task("letters.new", ("n",))
+        worker.wait_log(r"unknown task letters.new: put off for 1\.0 s", DEADLINE_S)
+
+        clock_skew.set(+3600)
+
+        worker.wait_log(r"put off for 2\.0 s; a letter in 599 s", DEADLINE_S)
+        assert "dead letter" not in worker.log_text()
 
 
 def test_plain_tasks_may_opt_in(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "groups": "celery_idem.cli.dlq_look:groups",
     "show": "celery_idem.cli.dlq_look:show",
     "stats": "celery_idem.cli.dlq_look:stats",
+    "floods": "celery_idem.cli.dlq_floods:floods",
     "replay": "celery_idem.cli.dlq_act:replay",
     "edit": "celery_idem.cli.dlq_act:edit",
     "delete": "celery_idem.cli.dlq_act:delete",

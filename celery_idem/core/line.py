@@ -56,7 +56,7 @@ class Line(Generic[T]):
         self.lanes: tuple[Lane, ...] = tuple(lanes)
         self.order = order
         self.version = 0  #: grows whenever what may start could have changed
-        self.paused: set[str] = set()
+        self.paused: dict[str, str] = {}  #: lane → why, as a person reads it; may be empty
         self.running: dict[str, int] = {lane.name: 0 for lane in self.lanes}
         self.started: dict[str, int] = {lane.name: 0 for lane in self.lanes}
         self._fetched = fetched
@@ -187,15 +187,15 @@ class Line(Generic[T]):
         self.version += 1
         self.order.set_lanes(self.lanes)
 
-    def pause(self, lane: str) -> None:
-        """Start nothing more of this lane; what runs goes on."""
+    def pause(self, lane: str, why: str = "") -> None:
+        """Start nothing more of this lane; what runs goes on. The last reason given is kept."""
         if lane not in self._waiting:
             known = ", ".join(self._waiting)
             raise ConfigError(f"idem: no lane {lane!r} here; known are {known}")
-        self.paused.add(lane)
+        self.paused[lane] = why
         self.version += 1
 
     def resume(self, lane: str) -> None:
         """Serve it again. It joins at the current round, and does not catch up."""
-        self.paused.discard(lane)
+        self.paused.pop(lane, None)
         self.version += 1

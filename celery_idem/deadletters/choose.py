@@ -22,6 +22,8 @@ from celery_idem.stores.redis.connection import is_redis_url
 
 #: Seconds for which an unknown task is put off before it is a letter: a rolling deploy.
 DEFAULT_UNKNOWN_TASK_GRACE_S = 300.0
+#: Seconds for which a queue is not consumed whose task floods the dead letters.
+DEFAULT_FLOOD_PAUSE_S = 300.0
 #: Name of the broker queue for ``route="queue"``.
 DEFAULT_QUEUE = "dlq"
 
@@ -44,7 +46,8 @@ class LetterSettings:
     arguments: str = "repr"  #: how arguments are shown: "repr", "full", "none"
     retention_s: float | None = None  #: delete letters older than this; None: keep them
     max_letters: int | None = None  #: delete the oldest above this number; None: keep them
-    flood_per_minute: int | None = None  #: letters of one task in a minute that sound the alarm
+    flood_per_minute: int | None = None  #: more letters of one task in a minute: the breaker
+    flood_pause_s: float = DEFAULT_FLOOD_PAUSE_S  #: its queue is paused so long; 0: only alarm
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> LetterSettings:
@@ -182,6 +185,7 @@ def _default(around: Surroundings) -> str:
 
 def _check(settings: LetterSettings) -> None:
     number("dead_letters.unknown_task_grace_s", settings.unknown_task_grace_s, least=0)
+    number("dead_letters.flood_pause_s", settings.flood_pause_s, least=0)
     number("dead_letters.retention_s", settings.retention_s, least=60, optional=True)
     for name in ("max_letters", "flood_per_minute"):
         if getattr(settings, name) is not None:

@@ -8,8 +8,7 @@ from typing import Any
 
 from celery_idem import signals
 from celery_idem.core.errors import StoreUnavailable
-from celery_idem.deadletters import codec
-from celery_idem.deadletters.base import Filter, LetterStore
+from celery_idem.deadletters import codec, flood
 from celery_idem.deadletters.choose import (
     LetterSettings,
     letter_settings_of,
@@ -24,7 +23,6 @@ logger = logging.getLogger("celery_idem.deadletters")
 
 #: Header of a letter on a queue: all that is not the message itself.
 LETTER_HEADER = "idem_letter"
-FLOOD_WINDOW_MS = 60_000
 
 
 def put(app: Any, letter: Letter, *, quick: bool = False) -> None:
@@ -38,9 +36,8 @@ def put(app: Any, letter: Letter, *, quick: bool = False) -> None:
         _to_queue(app, letter, settings)
     else:
         store = quick_letters_of(app) if quick else letters_of(app)
-        stored = store.put(letter)
-        _look_for_a_flood(app, store, stored, settings)
-        letter = stored
+        letter = store.put(letter)
+        flood.look(app, store, letter, settings)
     logger.warning(
         "dead letter: %s",
         letter.reason.value,
@@ -80,23 +77,3 @@ def _to_queue(app: Any, letter: Letter, settings: LetterSettings) -> None:
         send(app, letter.message, headers, queue=queue)
     except Exception as error:
         raise StoreUnavailable(f"the queue {queue!r} did not take a letter: {error}") from error
-
-
-def _look_for_a_flood(
-    app: Any, store: LetterStore, letter: Letter, settings: LetterSettings
-) -> None:
-    most = settings.flood_per_minute
-    if most is None:
-        return
-    since_ms = letter.last_died_ms - FLOOD_WINDOW_MS
-    count = store.count(Filter(task=letter.task, since_ms=since_ms))
-    if count > most:
-        logger.error(
-            "flood: %d letters of %s within a minute (flood_per_minute=%d)",
-            count,
-            letter.task,
-            most,
-        )
-        signals.send(
-            signals.flood, app, key=letter.key, task=letter.task, lane=letter.lane, count=count
-        )

@@ -17,6 +17,7 @@ from kombu.transport import redis as kombu_redis
 
 from celery_idem import revoking
 from celery_idem.deadletters import garbage, post, putting_off, retention
+from celery_idem.deadletters.breaker import Breaker
 from celery_idem.deadletters.choose import letter_settings_of, letters_of
 from celery_idem.deadletters.letter import (
     Letter,
@@ -44,9 +45,12 @@ class DeadLetterStep(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._made = False
+        consumer.idem_breaker = Breaker(consumer)
         settings = letter_settings_of(consumer.app)  # an error in them is one of start-up
         if settings.route == "store":
             letters_of(consumer.app)
+        if settings.flood_per_minute and settings.flood_pause_s:
+            _warn_of_a_deaf_worker(consumer.app)
         if settings.all_tasks:
             _watch_plain_tasks(consumer.app)
 
@@ -70,6 +74,14 @@ class DeadLetterStep(bootsteps.StartStopStep):
         settings = letter_settings_of(consumer.app)
         if settings.route == "store" and (settings.retention_s or settings.max_letters):
             consumer.timer.call_repeatedly(retention.EVERY_S, lambda: retention.sweep(consumer.app))
+
+
+def _warn_of_a_deaf_worker(app: Any) -> None:
+    if not app.conf.worker_enable_remote_control:
+        logger.warning(
+            "flood_per_minute pauses queues by remote control, and worker_enable_remote_control "
+            "is off: this worker will not hear of a flood"
+        )
 
 
 def _watch_plain_tasks(app: Any) -> None:

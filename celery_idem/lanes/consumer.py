@@ -242,6 +242,7 @@ class WorkerLanes:
                     "reserve": lane.reserve,
                     "deadline_s": lane.deadline_s,
                     "paused": lane.name in self.line.paused,
+                    "paused_for": self.line.paused.get(lane.name, ""),
                     "running": self.line.running[lane.name],
                     "waiting": self.line.waiting(lane.name),
                     "delayed": self.parked(lane.name),

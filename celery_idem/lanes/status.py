@@ -32,6 +32,7 @@ class LaneStatus:
     running: int
     paused_on: tuple[str, ...]
     run_time_s: float | None  #: of a job of the last minute, on average
+    paused_for: tuple[str, ...] = ()  #: why, where the pause has a reason
 
     @property
     def note(self) -> str:
@@ -39,7 +40,8 @@ class LaneStatus:
         if not self.workers:
             return "no worker consumes it"
         if self.paused_on:
-            return f"paused on {len(self.paused_on)} of {self.workers}"
+            paused = f"paused on {len(self.paused_on)} of {self.workers}"
+            return f"{paused}: {'; '.join(self.paused_for)}" if self.paused_for else paused
         if self.depth is None:
             return "its queue does not exist yet"
         return ""
@@ -110,6 +112,8 @@ def _lane(
         running=sum(it["running"] for it in of_mine),
         paused_on=tuple(sorted(name for name, it in mine if it["lanes"][lane.name]["paused"])),
         run_time_s=seconds / started if started and seconds else None,
+        # a worker of an earlier release does not say why
+        paused_for=tuple(sorted({why for it in of_mine if (why := it.get("paused_for"))})),
     )
 
 

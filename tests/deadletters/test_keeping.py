@@ -1,4 +1,4 @@
-"""What is kept of a letter, and for how long: retention, redaction, the alarm of a flood."""
+"""What is kept of a letter, and for how long: retention, redaction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from celery_idem import signals
 from celery_idem.core.errors import ConfigError
 from celery_idem.deadletters import post, retention
 from celery_idem.deadletters.base import Filter
@@ -92,23 +91,6 @@ def test_a_redact_hook_that_fails_keeps_no_secret(
     assert "4711" not in repr(kept)
 
 
-def test_a_flood_is_told(redis_url: str, effects: Any, load_app: Any) -> None:
-    app = app_with(load_app, redis_url, flood_per_minute=2)
-    heard: list[int] = []
-
-    def on_flood(sender: Any, count: int, **_: Any) -> None:
-        heard.append(count)
-
-    signals.flood.connect(on_flood, weak=False)
-    try:
-        for number in range(4):
-            post.put(app, letter(number))
-    finally:
-        signals.flood.disconnect(on_flood)
-
-    assert heard == [3, 4]
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -118,6 +100,7 @@ def test_a_flood_is_told(redis_url: str, effects: Any, load_app: Any) -> None:
         ({"all_tasks": "yes"}, "True or False"),
         ({"redact": "no.such:hook"}, "can't be loaded"),
         ({"max_letters": 0}, "at least 1"),
+        ({"flood_pause_s": -1}, "at least 0"),
         ({"arguments": "some"}, "repr, full, none"),
     ],
 )

@@ -12,7 +12,7 @@ from celery.exceptions import Reject
 from celery_idem import ending
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import AlreadyProcessed, IdemError, InProgress
-from celery_idem.core.record import Record
+from celery_idem.core.record import Record, State
 from celery_idem.deadletters import post
 from celery_idem.deadletters.choose import letter_settings_of, quick_letters_of
 from celery_idem.deadletters.letter import (
@@ -34,6 +34,10 @@ logger = logging.getLogger("celery_idem.deadletters")
 #: First and longest pause of a message whose letter could not be stored, in seconds.
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+
+#: Times that a done job's message comes back because its result could not be reported, before it
+#: is a letter: about a quarter of an hour.
+MOST_REPORTS = 20
 
 #: Attribute of an error whose letter the child has stored.
 _KEPT = "_idem_kept"
@@ -60,24 +64,26 @@ def set_aside(request: Any, why: str, info: Any) -> bool:
         message = message_of(request.message)
         if why == ending.FAILURE and _kept_by_the_child(app, request, error, message):
             return True
-        post.put(app, _letter(request, why, info, message), quick=True)
+        record = _record_of(app, getattr(request, "_idem_lease", None))
+        if _only_the_report_failed(why, record, message):
+            put_off(request, f"the work is done, and its result could not be reported: {error}")
+            return False
+        post.put(app, _letter(request, why, info, message, record), quick=True)
     except Exception as unable:
         # Whatever it is: a message that is not set aside is not acked.
-        put_off(request, unable)
+        put_off(request, f"a letter could not be stored: {unable}")
         return False
     return True
 
 
-def put_off(request: Any, unable: Exception) -> None:
-    """The letter could not be stored: a copy of the message comes again later, or it goes back."""
+def put_off(request: Any, why: str) -> None:
+    """This delivery can't end yet: a copy of the message comes again later, or it goes back."""
     headers = own_headers(request.message.headers or {})
-    waits = (request.message.headers or {}).get(WAITS_HEADER, 0)
-    waits = waits if isinstance(waits, int) else 0
+    waits = _waits_of(request.message.headers)
     pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(waits, 20))
     logger.error(
-        "a letter could not be stored (%s); the message comes back in %.0f s", unable, pause_s,
-        extra={"task_id": request.id},
-    )  # fmt: skip
+        "%s; the message comes back in %.0f s", why, pause_s, extra={"task_id": request.id}
+    )
     try:
         message = message_of(request.message)
         send(request.app, message, {**headers, WAITS_HEADER: waits + 1}, delay_s=pause_s)
@@ -86,6 +92,20 @@ def put_off(request: Any, unable: Exception) -> None:
         request.reject(requeue=True)
         return
     request.acknowledge()
+
+
+def _waits_of(headers: Any) -> int:
+    waits = (headers or {}).get(WAITS_HEADER, 0)
+    return waits if isinstance(waits, int) else 0
+
+
+def _only_the_report_failed(why: str, record: Record | None, message: Message) -> bool:
+    """Whether the key is done, and Celery could only not say so: a result backend that is down.
+    Sent again, the message hands the recorded result on. A backend that refuses this very result
+    would refuse it for ever, so that ends after some times."""
+    ends = why in (ending.FAILURE, ending.TIME_LIMIT)
+    done = record is not None and record.state is State.DONE
+    return ends and done and _waits_of(message.headers) < MOST_REPORTS
 
 
 def message_of(message: Any) -> Message:
@@ -147,9 +167,8 @@ def _kept_by_the_child(app: Any, request: Any, error: Any, message: Message) -> 
     return quick_letters_of(app).get(letter_id(request.id, message)) is not None
 
 
-def _letter(request: Any, why: str, info: Any, message: Message) -> Letter:
+def _letter(request: Any, why: str, info: Any, message: Message, record: Record | None) -> Letter:
     app, lease = request.task.app, getattr(request, "_idem_lease", None)
-    record = _record_of(app, lease)
     return Letter(
         id=letter_id(request.id, message),
         reason=_reason(request, why, info),

@@ -66,7 +66,8 @@ def set_aside(request: Any, why: str, info: Any) -> bool:
             return True
         record = _record_of(app, getattr(request, "_idem_lease", None))
         if _only_the_report_failed(why, record, message):
-            put_off(request, f"the work is done, and its result could not be reported: {error}")
+            named = type(error).__name__ if error is not None else why
+            put_off(request, f"the work is done, and its result could not be reported ({named})")
             return False
         post.put(app, _letter(request, why, info, message, record), quick=True)
     except Exception as unable:

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import leftovers
+from tests.support.apps import apps_forgotten
 from tests.support.clock import ClockSkew, missing_for_clock_skew
 from tests.support.effects import ENV as EFFECTS_ENV
 from tests.support.effects import Effects
@@ -229,10 +231,31 @@ def load_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModuleTy
         modules.append(importlib.import_module(name))
         return modules[-1]
 
-    yield load
+    with apps_forgotten():
+        yield load
     for module in modules:
         sys.modules.pop(module.__name__, None)
         module.app.close()
+
+
+# -- databases
+
+
+@pytest.fixture(scope="session")
+def django_databases() -> Iterator[Callable[[str], str]]:
+    """``django_databases(alias)``: that database exists and is migrated until the session ends."""
+    from tests.django.databases import made
+
+    there: set[str] = set()
+    with ExitStack() as stack:
+
+        def need(alias: str) -> str:
+            if alias not in there:
+                stack.enter_context(made(alias))
+                there.add(alias)
+            return alias
+
+        yield need
 
 
 @pytest.fixture

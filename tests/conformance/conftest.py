@@ -8,9 +8,6 @@ import pytest
 
 from celery_idem.stores.base import Store
 from tests.conformance.registry import Case, HandClock, ServerClock, Subject, params
-from tests.django.conftest import django_databases
-
-__all__ = ["django_databases"]
 
 
 @pytest.fixture(params=params())

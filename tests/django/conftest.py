@@ -1,31 +1,13 @@
-"""Databases for these tests; tests/conformance uses them, too."""
+"""An empty database, and the shop on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.django import ready  # noqa: F401 - before any module that imports models
-
-
-@pytest.fixture(scope="session")
-def django_databases() -> Iterator[Callable[[str], str]]:
-    """``django_databases(alias)``: that database exists and is migrated until the session ends."""
-    from tests.django.databases import made
-
-    there: set[str] = set()
-    with ExitStack() as stack:
-
-        def need(alias: str) -> str:
-            if alias not in there:
-                stack.enter_context(made(alias))
-                there.add(alias)
-            return alias
-
-        yield need
 
 
 @pytest.fixture

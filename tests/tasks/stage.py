@@ -14,6 +14,7 @@ import pytest
 
 from celery_idem.binding import store_of
 from celery_idem.core.record import Record
+from tests.support.apps import apps_forgotten
 from tests.support.effects import ENV as EFFECTS_ENV
 from tests.support.effects import Effects
 from tests.support.servers import RedisServer, find_redis_binary
@@ -74,6 +75,7 @@ def open_stage(
     with (
         RedisServer(directory / "redis", durable=durable) as server,
         pytest.MonkeyPatch.context() as p,
+        apps_forgotten(),
     ):
         stage = Stage(directory, module, server)
         for name, value in {"TEST_BROKER": server.url(), **env}.items():

@@ -1,0 +1,22 @@
+"""Celery's own memory of apps: kept from growing from test to test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from celery import _state
+
+
+@contextmanager
+def apps_forgotten() -> Iterator[None]:
+    """What is loaded inside the block is not the current app after it, and its tasks are not
+    registered with apps that come later."""
+    state: Any = _state
+    current, finalizers = state._tls.current_app, set(state._on_app_finalizers)
+    try:
+        yield
+    finally:
+        state._set_current_app(current)
+        state._on_app_finalizers.intersection_update(finalizers)

@@ -2,7 +2,8 @@
 
 Read from the environment: ``TEST_BROKER``, ``TEST_BACKEND`` (default: the broker), ``TEST_IDEM``,
 ``TEST_CONF`` (JSON), ``TEST_EFFECTS``, ``TEST_NEW_CODE`` (the deploy that knows ``letters.new``),
-``TEST_SCHEME`` (the broker's, for a transport other than kombu's own).
+``TEST_SCHEME`` (the broker's, for a transport other than kombu's own), ``TEST_DJANGO`` (in a Django
+project, for letters in its database).
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from celery.exceptions import Reject
 
 from celery_idem import IdempotentTask
 from tests.support.effects import Effects
+
+if os.environ.get("TEST_DJANGO"):
+    from tests.django import ready  # noqa: F401
 
 broker = os.environ["TEST_BROKER"]
 backend = os.environ.get("TEST_BACKEND", broker)

@@ -15,13 +15,18 @@ from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letters_of
 from celery_idem.deadletters.letter import Reason
 from tests.deadletters.looking import DEADLINE_S, letter_of, queues_are_empty
+from tests.deadletters.stages import letters_stage
 from tests.support.waiting import wait_until
-from tests.tasks.stage import Stage, open_stage
+from tests.tasks.stage import Stage
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with open_stage(tmp_path_factory, "tests.apps.letters") as stage:
+@pytest.fixture(
+    scope="module", params=["redis", pytest.param("postgres", marks=pytest.mark.postgres)]
+)
+def stage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    with letters_stage(request, tmp_path_factory, request.param) as stage:
         stage.start_worker(concurrency=2)
         yield stage
 

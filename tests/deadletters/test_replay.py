@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,14 +17,17 @@ from celery_idem.deadletters.letter import Letter, Reason
 from celery_idem.deadletters.publish import send
 from celery_idem.deadletters.replay import Fate, How, dry_run, headers_of, replay
 from tests.deadletters.looking import DEADLINE_S, letter_of, queues_are_empty
+from tests.deadletters.stages import PLACES, letters_stage
 from tests.support.waiting import wait_until
-from tests.tasks.stage import Stage, open_stage
+from tests.tasks.stage import Stage
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    settings = json.dumps({"lanes": {"critical": 10, "celery": 1}})
-    with open_stage(tmp_path_factory, "tests.apps.letters", TEST_IDEM=settings) as stage:
+@pytest.fixture(scope="module", params=PLACES)
+def stage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    lanes = {"critical": 10, "celery": 1}
+    with letters_stage(request, tmp_path_factory, request.param, lanes=lanes) as stage:
         stage.start_worker(concurrency=2, queues=("celery", "critical"))
         yield stage
 

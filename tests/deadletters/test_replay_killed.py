@@ -14,8 +14,9 @@ import pytest
 from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letters_of
 from celery_idem.deadletters.letter import Letter, Message, Reason, letter_id, named_fault
+from tests.deadletters.stages import PLACES, letters_stage
 from tests.support.waiting import wait_until
-from tests.tasks.stage import Stage, open_stage
+from tests.tasks.stage import Stage
 
 LETTERS = 10_000
 KILLS = 20
@@ -56,9 +57,12 @@ def start_replay(stage: Stage) -> subprocess.Popen[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(590)
-def test_killed_twenty_times_each_effect_is_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_killed_twenty_times_each_effect_is_once(
+    place: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     chance = random.Random(11)
-    with open_stage(tmp_path_factory, "tests.apps.letters") as stage:
+    with letters_stage(request, tmp_path_factory, place) as stage:
         put_letters(stage)
         store = letters_of(stage.tasks.app)
         stage.start_worker(concurrency=2)

@@ -79,8 +79,15 @@ def check_tasks(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
 @register(Tags.database)
 def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
     """The tables are there, in every database that is asked about and keeps records."""
-    from celery_idem.django.models import InboxEntry, KeyRecord, KeyStep
+    from celery_idem.django import models
 
+    needed = (
+        models.KeyRecord,
+        models.KeyStep,
+        models.InboxEntry,
+        models.DeadLetter,
+        models.DeadLetterTrail,
+    )
     found: list[CheckMessage] = []
     if _about_to_migrate():
         return found
@@ -91,10 +98,7 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[Check
             tables = set(connections[alias].introspection.table_names())
         except DatabaseError:
             continue  # Django's own checks say that it can't be reached
-        missing = [
-            m._meta.db_table for m in (KeyRecord, KeyStep, InboxEntry)
-            if m._meta.db_table not in tables
-        ]  # fmt: skip
+        missing = [m._meta.db_table for m in needed if m._meta.db_table not in tables]
         if missing:
             found.append(
                 Error(

@@ -9,7 +9,7 @@ ARGS ?=
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo shop test lint bench docs clean
 .SECONDARY:
 
 help: ## show this list
@@ -17,6 +17,9 @@ help: ## show this list
 
 demo: $(VENV)/.ready-demo ## run the example shop and kill its workers: nothing lost, nothing twice
 	@$(PY) -m example_project.demo $(ARGS)
+
+shop: $(VENV)/.ready-demo ## open the example shop: web site, admin, worker; Ctrl-C closes it
+	@$(PY) -m example_project.serve $(ARGS)
 
 test: $(VENV)/.ready-test ## run all tests; what is absent here is skipped with its reason
 	@$(PY) -m pytest $(ARGS)

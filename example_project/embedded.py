@@ -41,7 +41,7 @@ def start_server(family: Family, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     binary, log = server_binary(), folder / "server.log"
     for _ in range(START_TRIES):
-        port = _free_port()
+        port = free_port()
         process = family.start(
             [
                 binary, "--bind", LOOPBACK, "--port", str(port), "--dir", str(folder),
@@ -58,7 +58,8 @@ def start_server(family: Family, folder: Path) -> str:
     raise RuntimeError(f"{binary} did not start:\n{log.read_text()[-2000:]}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])

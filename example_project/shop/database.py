@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import django
 from django.core.exceptions import ImproperlyConfigured
 
 #: scheme → Django's backend
@@ -16,6 +17,9 @@ BACKENDS = {
     "mysql": "mysql",
     "mariadb": "mysql",
 }
+#: A transaction of SQLite that begins by reading can't always write later: it is to take the write
+#: lock at once, which Django can say since 5.1.
+IMMEDIATE = django.VERSION >= (5, 1)
 #: Seconds that SQLite waits for its one writer.
 SQLITE_PATIENCE_S = 30
 
@@ -38,6 +42,8 @@ def database(url: str) -> dict[str, Any]:
     options: dict[str, Any] = dict(parse_qsl(parts.query))
     entry: dict[str, Any] = {"ENGINE": f"django.db.backends.{backend}", "NAME": name}
     if backend == "sqlite3":
+        if IMMEDIATE:
+            options.setdefault("transaction_mode", "IMMEDIATE")
         return {**entry, "OPTIONS": {"timeout": SQLITE_PATIENCE_S, **options}}
     if backend == "mysql":
         _pymysql_where_mysqlclient_is_not()

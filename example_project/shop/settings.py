@@ -18,7 +18,7 @@ from typing import Any
 
 from celery.schedules import crontab
 
-from example_project.shop.database import database
+from example_project.shop.database import IMMEDIATE, database
 
 FOLDER = Path(__file__).resolve().parents[1]
 
@@ -67,9 +67,9 @@ TEMPLATES = [
 # --- the database: each web request is one transaction, and jobs start when it has committed ---
 
 DATABASE_URL = os.environ.get("DATABASE_URL", f"sqlite:///{FOLDER / 'shop.sqlite3'}")
-DATABASES = {
-    "default": {**database(DATABASE_URL), "ATOMIC_REQUESTS": True, "CONN_HEALTH_CHECKS": True}
-}
+DATABASES = {"default": {**database(DATABASE_URL), "CONN_HEALTH_CHECKS": True}}
+SQLITE = DATABASES["default"]["ENGINE"].endswith("sqlite3")
+DATABASES["default"]["ATOMIC_REQUESTS"] = IMMEDIATE or not SQLITE
 
 # --- the outside world -------------------------------------------------------------------------
 
@@ -101,6 +101,5 @@ CELERY_IDEM: dict[str, Any] = {
     "lanes": {"critical": 10, "normal": 5, "low": 1},
     "dead_letters": {"store": CELERY_BROKER_URL},
 }
-_many_writers = not DATABASES["default"]["ENGINE"].endswith("sqlite3")
-if store := os.environ.get("SHOP_STORE") or ("tiered" if _many_writers else ""):
+if store := os.environ.get("SHOP_STORE") or ("" if SQLITE else "tiered"):
     CELERY_IDEM["store"] = store

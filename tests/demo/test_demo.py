@@ -7,21 +7,12 @@ import os
 import pty
 import re
 import signal
-import subprocess
-import sys
-import tempfile
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support import leftovers
+from tests.demo.stage import DEADLINE_S, stage
 from tests.support.servers import find_redis_binary
 from tests.support.waiting import wait_until
-
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 100
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,61 +20,9 @@ pytestmark = [
 ]
 
 
-class Demo:
-    """The demo in a process of its own, all of whose descendants can be found."""
-
-    def __init__(self, folder: Path, *options: str, out: int | None = None) -> None:
-        self.mark = uuid.uuid4().hex
-        self.folder = folder
-        self.log = folder / "demo.log"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "example_project.demo", *options],
-            cwd=ROOT,
-            env={
-                **os.environ, leftovers.ENV: self.mark, "TMPDIR": str(folder),
-                "TERM": "xterm-256color", "COLUMNS": "90", "PYTHONIOENCODING": "utf-8",
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=self.log.open("wb") if out is None else out,
-            stderr=subprocess.STDOUT if out is None else out,
-            start_new_session=True,
-        )  # fmt: skip
-
-    def text(self) -> str:
-        return self.log.read_text("utf-8")
-
-    def wait_text(self, pattern: str) -> None:
-        wait_until(
-            lambda: re.search(pattern, self.text()) or self.process.poll() is not None,
-            DEADLINE_S,
-            lambda: f"{pattern!r} in:\n{self.text()}",
-        )
-        assert re.search(pattern, self.text()), self.text()
-
-    def left(self) -> list[str]:
-        return leftovers.left_behind(self.mark)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A temporary folder whose path is short."""
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
-
-
-@contextlib.contextmanager
-def demo(folder: Path, *options: str, out: int | None = None) -> Iterator[Demo]:
-    running = Demo(folder, *options, out=out)
-    try:
-        yield running
-    finally:
-        leftovers.end_all(running.mark)
-        running.process.wait(30)
-
-
 def test_workers_are_killed_inside_each_step_and_every_order_is_done_once(folder):
     """Each effect is counted where it is: in the shop's database, at the gateway, at the mailer."""
-    with demo(folder, "--orders", "60", "--seed", "7") as shown:
+    with stage("demo", folder, "--orders", "60", "--seed", "7") as shown:
         status = shown.process.wait(DEADLINE_S)
         text = shown.text()
         left = shown.left()
@@ -102,11 +41,11 @@ def test_workers_are_killed_inside_each_step_and_every_order_is_done_once(folder
     assert re.search(r"after a killed worker +\d+\.\d", text)
     assert "nothing lost, nothing paid twice" in text
     assert left == []
-    assert [path.name for path in folder.iterdir()] == ["demo.log"]
+    assert [path.name for path in folder.iterdir()] == ["log"]
 
 
 def test_piped_output_is_plain_text(folder):
-    with demo(folder, "--orders", "40", "--seed", "1", "--no-faults") as shown:
+    with stage("demo", folder, "--orders", "40", "--seed", "1", "--no-faults") as shown:
         status = shown.process.wait(DEADLINE_S)
         text = shown.text()
 
@@ -119,7 +58,7 @@ def test_piped_output_is_plain_text(folder):
 
 def test_on_a_terminal_it_is_a_live_picture(folder):
     master, slave = pty.openpty()
-    with demo(folder, "--orders", "40", "--seed", "2", "--no-faults", out=slave) as shown:
+    with stage("demo", folder, "--orders", "40", "--seed", "2", "--no-faults", out=slave) as shown:
         os.close(slave)
         text = _read_to_the_end(master)
         status = shown.process.wait(DEADLINE_S)
@@ -135,7 +74,7 @@ def test_on_a_terminal_it_is_a_live_picture(folder):
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
 def test_nothing_is_left_running_however_it_ends(folder, number, status):
-    with demo(folder, "--orders", "300") as shown:
+    with stage("demo", folder, "--orders", "300") as shown:
         shown.wait_text(r"done [1-9]")
         started = len(shown.left())
 
@@ -147,7 +86,7 @@ def test_nothing_is_left_running_however_it_ends(folder, number, status):
 
 
 def test_ctrl_c_while_it_is_being_set_up_leaves_nothing_either(folder):
-    with demo(folder) as shown:
+    with stage("demo", folder) as shown:
         shown.wait_text("starting a server")
 
         shown.process.send_signal(signal.SIGINT)

@@ -18,7 +18,7 @@ from typing import Any
 import redis
 from celery.utils.dispatch import Signal
 
-from celery_idem.stores.redis.scripts import is_transient
+from celery_idem.stores.redis.scripts import ScriptRunner, is_transient
 from celery_idem.visibility.holder import Holder
 from celery_idem.visibility.ledger import ASIDE, Ledger, Redelivery, dropped
 from celery_idem.visibility.routes import Routes
@@ -100,7 +100,7 @@ class Keeper:
         """A message was popped and could not be recorded: record it and put it back."""
 
         def put_back() -> None:
-            self.ledger.hold(self._redis(), holder.id, tag, record)
+            self.ledger.hold(self._scripts(), holder.id, tag, record)
             self._give_back(holder, [tag], True, False)
 
         self._do_later(put_back)
@@ -252,7 +252,7 @@ class Keeper:
         self._wake.set()
 
     def _settle(self, holder: Holder, tag: str) -> None:
-        if not self.ledger.settle(self._redis(), holder.id, [tag]):
+        if not self.ledger.settle(self._scripts(), holder.id, [tag]):
             self.note_late_ack(tag)
 
     def _give_back(
@@ -303,6 +303,9 @@ class Keeper:
                 self._channel = self._open_channel()
                 self._client = redis.Redis(connection_pool=self._channel.pool)
             return self._client
+
+    def _scripts(self) -> ScriptRunner:
+        return ScriptRunner(self._redis(), patience_s=0, spare=0)
 
     def _report(self, error: Exception) -> None:
         if not is_transient(error):

@@ -1,5 +1,8 @@
 """What is written in Redis about held deliveries: the keys, and one method per script.
 
+The two calls that every message costs take a runner, which packs them by hand on a connection
+that is held; the others a plain client.
+
 Beside kombu's own ``unacked`` (tag → record) and ``unacked_index`` (tag → time) there are, under
 ``<global_keyprefix><prefix>:visibility:<unacked_key>:``
 
@@ -20,7 +23,7 @@ from typing import Any
 import redis
 from redis.exceptions import NoScriptError
 
-from celery_idem.stores.redis.scripts import Script
+from celery_idem.stores.redis.scripts import Script, ScriptRunner
 
 #: Holder of the deliveries for which no queue was found.
 ASIDE = "aside"
@@ -106,24 +109,28 @@ class Ledger:
         self.pulse = f"{self.base}:pulse"
         self._lease = _ms(times.lease_s)
         self._horizon = _ms(times.horizon_s)
+        # what every message needs, encoded once
+        self._records = (self.unacked.encode(), self.index.encode())
+        self._hold_times = (b"%d" % self._lease, b"%d" % self._horizon)
 
     def held(self, holder: str) -> str:
         """Key of the set of what this holder holds."""
         return f"{self.base}:held:{holder}"
 
-    def hold(self, client: redis.Redis, holder: str, tag: str, record: str) -> bool:
+    def hold(self, runner: ScriptRunner, holder: str, tag: str, record: str) -> bool:
         """Record a delivery. True when the holder had no lease: its earlier deliveries, if it
         has any, were given to others."""
-        keys = (self.unacked, self.index, self.held(holder), self.holders)
-        added = _call(client, _HOLD, keys, (tag, record, holder, self._lease, self._horizon))
-        return bool(added)
+        keys = (*self._records, self.held(holder).encode(), self.holders.encode())
+        args = (tag.encode(), record.encode(), holder.encode(), *self._hold_times)
+        return bool(runner.call_once(_HOLD, keys, args))
 
-    def settle(self, client: redis.Redis, holder: str, tags: Sequence[str]) -> int:
+    def settle(self, runner: ScriptRunner, holder: str, tags: Sequence[str]) -> int:
         """Remove deliveries for good; how many of them were still there."""
-        keys = (self.unacked, self.index, self.held(holder))
+        keys = (*self._records, self.held(holder).encode())
         there = 0
         for start in range(0, len(tags), SETTLE_BATCH):
-            there += _call(client, _SETTLE, keys, tags[start : start + SETTLE_BATCH])
+            batch = [tag.encode() for tag in tags[start : start + SETTLE_BATCH]]
+            there += int(runner.call_once(_SETTLE, keys, batch))
         return there
 
     def tick(self, client: redis.Redis, mine: Sequence[str]) -> tuple[list[str], list[str]]:

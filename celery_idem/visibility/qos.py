@@ -10,7 +10,7 @@ from kombu.transport import virtual
 from kombu.transport.redis import QoS
 from kombu.utils.json import dumps, loads
 
-from celery_idem.stores.redis.scripts import is_transient
+from celery_idem.stores.redis.scripts import ScriptRunner, is_transient
 from celery_idem.visibility.keeper import Keeper
 from celery_idem.visibility.routes import queues_of
 
@@ -34,7 +34,7 @@ class KeptQoS(QoS):
         super().__init__(channel, prefetch_count)
         self.keeper = keeper
         self.holder = keeper.new_holder()
-        self._plain: redis.Redis | None = None
+        self._runner: ScriptRunner | None = None
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Record the delivery under a tag of its own, then count it."""
@@ -105,19 +105,19 @@ class KeptQoS(QoS):
         return bool(queues_of(self.channel, exchange, routing_key))
 
     def _record(self, tag: str, record: str) -> bool:
-        client = self._client()
-        if client is None:
+        runner = self._scripts()
+        if runner is None:
             raise redis.ConnectionError("the channel lost its connection")
-        return self.keeper.ledger.hold(client, self.holder.id, tag, record)
+        return self.keeper.ledger.hold(runner, self.holder.id, tag, record)
 
     def _settle(self, tag: str) -> None:
         self.holder.open.pop(tag, None)
-        client = self._client()
-        if client is None or self.keeper.busy:
+        runner = self._scripts()
+        if runner is None or self.keeper.busy:
             self.keeper.settle(self.holder, tag)
             return
         try:
-            there = self.keeper.ledger.settle(client, self.holder.id, [tag])
+            there = self.keeper.ledger.settle(runner, self.holder.id, [tag])
         except Exception as error:
             if not is_transient(error):
                 raise
@@ -126,17 +126,20 @@ class KeptQoS(QoS):
         if not there:
             self.keeper.note_late_ack(tag)
 
-    def _client(self) -> redis.Redis | None:
-        """A client on the channel's own pool, or None where the channel has lost it.
+    def _scripts(self) -> ScriptRunner | None:
+        """A runner on the channel's own pool, or None where the channel has lost it.
 
         kombu empties ``transport.client`` before the last close of a channel; asking such a
-        channel for its pool ends the worker (celery 5.7: ``'NoneType' … 'hostname'``).
+        channel for its pool ends the worker (celery 5.7: ``'NoneType' … 'hostname'``). One
+        connection is held, for the consumer; a pool of threads that ack at once borrows others,
+        so that kombu's limit (``max_connections``) is never used up by what lies idle.
         """
         channel = self.channel
         transport = channel.connection
         if channel.closed or transport is None or transport.client is None:
             return None
-        if self._plain is None or self._plain.connection_pool is not channel.pool:
+        if self._runner is None or self._runner.client.connection_pool is not channel.pool:
             # not channel.Client: it would prefix the first key of a script only
-            self._plain = redis.Redis(connection_pool=channel.pool)
-        return self._plain
+            client = redis.Redis(connection_pool=channel.pool)
+            self._runner = ScriptRunner(client, patience_s=0, spare=1)
+        return self._runner

@@ -66,6 +66,8 @@ class ScriptRunner:
 
     ``patience_s``: how long a call is tried again while the server can't be reached, before
     :class:`StoreUnavailable`. 0 asks once (and once more on a connection that had died unseen).
+    ``spare``: so many connections are held between calls, the others go back to the client's
+    pool; None holds all.
     """
 
     def __init__(
@@ -74,9 +76,12 @@ class ScriptRunner:
         patience_s: float,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
+        *,
+        spare: int | None = None,
     ) -> None:
         self.client = client
         self.patience_s = patience_s
+        self._spare = spare
         self._clock = clock
         self._pause = pause
         self._pid = os.getpid()
@@ -94,6 +99,21 @@ class ScriptRunner:
             b"*%d\r\n%b%b" % (4 + len(args), script.head, _bulk(key, *args)) for key, args in calls
         )
         return self.patiently(lambda: self._exchange(script, packed, len(calls)))
+
+    def call_once(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Any:
+        """One EVALSHA on several keys, with redis-py's errors as they come.
+
+        Said twice when the held connection had died unseen: the script must allow it.
+        """
+        count = b"%d" % len(keys)
+        packed = _pack(b"EVALSHA", script.sha, count, *keys, *args)
+        held = bool(self._idle)
+        try:
+            return self._exchange(script, packed, 1)[0]
+        except (redis.ConnectionError, OSError):
+            if not held:
+                raise
+            return self._exchange(script, packed, 1)[0]
 
     def patiently(self, attempt: Callable[[], T]) -> T:
         """Try again what failed because the server can't be reached or is not ready, for
@@ -138,10 +158,12 @@ class ScriptRunner:
                 replies = [_read(connection) for _ in range(count)]
             healthy = True
         finally:
-            if healthy:
+            if not healthy:
+                self._drop(connection)
+            elif self._spare is None or len(self._idle) < self._spare:
                 self._idle.append(connection)
             else:
-                self._drop(connection)
+                self.client.connection_pool.release(connection)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply

@@ -105,3 +105,17 @@ def test_a_retention_shorter_than_twice_the_retry_window_is_an_error_with_the_su
 
     assert ids(messages) == ["celery_idem.E003"]
     assert "retention" in messages[0].msg
+
+
+def test_a_missing_table_does_not_keep_migrate_from_making_it(
+    tmp_path: Any, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``migrate`` runs the checks of its database first, as a newcomer's first command does."""
+    from django.core.management import call_command
+
+    alias = databases.alias_of(f"sqlite:///{tmp_path}/new.sqlite3")
+    as_default(alias, {}, monkeypatch)
+
+    call_command("migrate", "celery_idem", skip_checks=False, verbosity=0)
+
+    assert checks.check_tables(databases=["default"]) == []

@@ -19,7 +19,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from celery_idem.transport import envelope, picks, scripts
 from celery_idem.transport.leasing import Leasing
-from celery_idem.transport.moving import lists_of
+from celery_idem.transport.moving import accept_call
 from celery_idem.transport.session import Held, LeaseOver, Session
 
 logger = logging.getLogger("celery_idem.transport")
@@ -188,8 +188,8 @@ class Consuming(Leasing):
         commands = []
         for queue in queues:
             self._awaited.append(AcceptAnswer())
-            keys = [self.keys.lane(queue), *lists_of(self, queue)]
-            commands.append(scripts.ACCEPT.command(keys, [count, *self.steps[1:]]))
+            call = accept_call(self, queue, count)
+            commands.append(scripts.ACCEPT.command(*call))
         return commands
 
     def _fetch_call(

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from celery_idem.transport import scripts
-from celery_idem.transport.moving import channel_of
+from celery_idem.transport.moving import channel_of, lists_of, stock_queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,25 @@ class SessionStatus:
     session: str
     lease_left_s: float
     queues: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StockStatus:
+    """What the stock transport has on the same server."""
+
+    waiting: dict[str, int]  #: queue → messages in its lists, where there are any
+    unacked: int  #: taken by its workers and not acked, in all queues
+
+
+def stock(channel: Any) -> StockStatus:
+    """What is left to drain."""
+    client = channel.raw
+    counted = {
+        queue: sum(int(client.llen(name)) for name in lists_of(channel, queue))
+        for queue in stock_queues(channel)
+    }
+    unacked = int(client.hlen(f"{channel.global_keyprefix}{channel.unacked_key}"))
+    return StockStatus({queue: n for queue, n in counted.items() if n}, unacked)
 
 
 def lanes(connection: Any) -> list[LaneStatus]:

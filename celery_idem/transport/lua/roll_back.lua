@@ -1,8 +1,8 @@
 -- Move waiting messages of a lane to kombu's lists, in the order in which they would have come.
 -- KEYS[1]  the lane   KEYS[2]  due lanes   KEYS[3..]  lists: of the front, then of each step
 -- ARGV     1 how many at most  2 main step  3.. 'f' and the steps
--- Returns  how many were moved (delayed ones too: their ETA is in the message)
-local base, room, moved = KEYS[1], tonumber(ARGV[1]), 0
+-- Returns  {moved (delayed ones too: their ETA is in the message), set aside: no envelope in it}
+local base, room, moved, aside = KEYS[1], tonumber(ARGV[1]), 0, 0
 
 local function undelivered(stream, count)
   local last = nil
@@ -18,18 +18,24 @@ end
 for i = 3, #ARGV do
   local stream = base .. ':' .. ARGV[i]
   if redis.call('EXISTS', stream) == 1 then
-    for _, e in ipairs(undelivered(stream, room - moved + 1)) do
-      if moved < room then
+    for _, e in ipairs(undelivered(stream, room - moved - aside + 1)) do
+      if moved + aside < room then
         local v = {}
         for k = 1, #e[2], 2 do v[e[2][k]] = e[2][k + 1] end
-        if v.m then redis.call('LPUSH', KEYS[i], v.m) end
+        if v.m then
+          redis.call('LPUSH', KEYS[i], v.m)
+          moved = moved + 1
+        else
+          redis.call('XADD', base .. ':dead', '*', 'm', table.concat(e[2], ' '),
+                     'reason', 'undecodable')
+          aside = aside + 1
+        end
         redis.call('XDEL', stream, e[1])
-        moved = moved + 1
       end
     end
   end
 end
-while moved < room do
+while moved + aside < room do
   local best = redis.call('ZPOPMIN', base .. ':z')
   if not best[1] then break end
   local kept = redis.call('HGET', base .. ':b', best[1])
@@ -38,7 +44,7 @@ while moved < room do
   redis.call('HDEL', base .. ':i', string.sub(best[1], 18))
   moved = moved + 1
 end
-while moved < room do
+while moved + aside < room do
   local first = redis.call('ZPOPMIN', base .. ':d')
   if not first[1] then
     redis.call('ZREM', KEYS[2], base)
@@ -47,4 +53,4 @@ while moved < room do
   redis.call('LPUSH', KEYS[3], string.match(first[1], '^%d+|[^|]*|%d+|%d+|%d+|(.*)$'))
   moved = moved + 1
 end
-return moved
+return {moved, aside}

@@ -9,7 +9,7 @@ ARGS ?=
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo shop test lint bench docs clean
+.PHONY: help demo shop test lint bench chaos docs clean
 .SECONDARY:
 
 help: ## show this list
@@ -31,6 +31,11 @@ lint: $(VENV)/.ready-lint ## ruff (rules and format) and mypy --strict
 
 bench: $(VENV)/.ready-bench ## measure side by side with plain Celery and other packages
 	@$(PY) -m benchmarks $(ARGS)
+
+MINUTES ?= 10
+SEED ?= 7
+chaos: $(VENV)/.ready-test ## MINUTES=10 SEED=7: break everything on every broker, and count effects
+	@$(PY) -m chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 docs: $(VENV)/.ready-docs ## build the documentation into docs/_build
 	@$(PY) -m sphinx -W -q -b html docs docs/_build

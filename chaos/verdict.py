@@ -1,0 +1,196 @@
+"""What the ledger proves: each promise, and every job that breaks it. Pure; see its tests.
+
+The ledger's lines are those of ``chaos/app.py``: ``start``, ``effect``, ``end`` of a body, and
+``completed`` when its record was written. Times are monotonic, so no wrong clock touches them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaos.faults import Happening
+from chaos.schedule import SERVER, Kind
+
+Line = Mapping[str, Any]
+
+#: The order of a shipment's steps.
+STEPS = ("pack", "label", "carrier")
+AT_MOST_ONCE = frozenset({"label"})
+#: Seconds after the end of a fault in which what it began may still come to light.
+AFTERMATH_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What the broker took, and what became of it in the end."""
+
+    keys: frozenset[str]
+    done_in_store: frozenset[str] = frozenset()  #: recorded as done; the ledger's line may be lost
+    letters: Mapping[str, str] = field(default_factory=dict)  #: key → why it was set aside
+    popped: frozenset[str] = frozenset()  #: gone from the broker at the death of a worker (C15)
+    unreplicated: Sequence[tuple[float, float]] = ()  #: failovers: (began, ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """One promise, and the keys that break it."""
+
+    text: str
+    broken: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        return not self.broken
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All promises, and what else was counted."""
+
+    promises: tuple[Promise, ...]
+    counts: Mapping[str, int]
+    known: tuple[Promise, ...] = ()  #: what the documents say can happen, and did
+
+    @property
+    def holds(self) -> bool:
+        return all(promise.holds for promise in self.promises)
+
+
+def judge(lines: Sequence[Line], accepted: Accepted, faults: Sequence[Happening]) -> Verdict:
+    """Look at every key."""
+    by_key: dict[str, list[Line]] = defaultdict(list)
+    for line in sorted(lines, key=lambda line: float(line["monotonic"])):
+        by_key[str(line["key"])].append(line)
+    done = {k for k, of in by_key.items() if any(line["what"] == "completed" for line in of)}
+    done |= accepted.done_in_store
+    missing = accepted.keys - done - accepted.letters.keys()
+    popped = missing & accepted.popped
+    again = {key for key, of in by_key.items() if started_after_done(of)}
+    failed_over = {k for k in again if _across(by_key[k], accepted.unreplicated)}
+    unsure = [k for k, of in by_key.items() if unexplained(of, faults)]
+    promises = (
+        Promise("Nothing is lost: every job is done, or set aside as a letter",
+                _sorted(missing - popped)),
+        Promise("Done is done: no body starts after its key was recorded as done",
+                _sorted(again - failed_over)),
+        Promise("A recorded step is not run again", _where(by_key, step_again)),
+        Promise("An at-most-once step happens at most once", _where(by_key, twice_at_most_once)),
+        Promise("Every second effect has a fault between it and the first", _sorted(unsure)),
+    )  # fmt: skip
+    known = (
+        Promise("Popped by kombu's Redis transport and not yet recorded when its worker died (C15)",
+                _sorted(popped)),
+        Promise("Done, recorded on a master that had not replicated it, and run again (C64)",
+                _sorted(failed_over)),
+    )  # fmt: skip
+    return Verdict(promises, _counts(by_key, accepted, done), tuple(k for k in known if k.broken))
+
+
+# -- one key's lines, in order of time
+
+
+def started_after_done(lines: Sequence[Line]) -> bool:
+    """Whether a body started after a run of the key was recorded."""
+    completed = [float(line["monotonic"]) for line in lines if line["what"] == "completed"]
+    return bool(completed) and any(
+        line["what"] == "start" and float(line["monotonic"]) > completed[0] for line in lines
+    )
+
+
+def step_again(lines: Sequence[Line]) -> bool:
+    """Whether a step ran under a later claim although an earlier one had gone on to the next.
+
+    Only a recorded step lets its claim go on. The old holder that wakes up has the lower fence.
+    """
+    reached: dict[int, int] = {}  # fence → the furthest step that it came to
+    for line in effects(lines):
+        if line.get("name") not in STEPS:
+            continue
+        step, fence = STEPS.index(str(line["name"])), int(line["fence"])
+        if any(other < fence and furthest > step for other, furthest in reached.items()):
+            return True
+        reached[fence] = max(step, reached.get(fence, step))
+    return False
+
+
+def twice_at_most_once(lines: Sequence[Line]) -> bool:
+    """Whether a step marked ``at_most_once`` had two effects."""
+    return any(
+        sum(line.get("name") == name for line in effects(lines)) > 1 for name in AT_MOST_ONCE
+    )
+
+
+def unexplained(lines: Sequence[Line], faults: Sequence[Happening]) -> bool:
+    """Whether an effect was repeated without a fault of its worker, or of a server, in between."""
+    seen: dict[str, Line] = {}
+    for line in effects(lines):
+        name = str(line.get("name"))
+        if name in seen and not _fault_between(seen[name], line, faults):
+            return True
+        seen[name] = line
+    return False
+
+
+def effects(lines: Iterable[Line]) -> list[Line]:
+    """What was done to the world."""
+    return [line for line in lines if line["what"] == "effect"]
+
+
+def _fault_between(first: Line, second: Line, faults: Sequence[Happening]) -> bool:
+    begin, end = float(first["monotonic"]), float(second["monotonic"])
+    return any(
+        fault.began - 1 < end
+        and fault.ended + AFTERMATH_S > begin
+        and (fault.fault.target == SERVER or first["worker"] == f"worker {fault.fault.target}")
+        and fault.fault.kind is not Kind.CLOCK
+        for fault in faults
+    )
+
+
+def _across(lines: Sequence[Line], failovers: Sequence[tuple[float, float]]) -> bool:
+    """Whether a failover lies between the record and the start after it."""
+    completed = min(float(line["monotonic"]) for line in lines if line["what"] == "completed")
+    starts = [float(line["monotonic"]) for line in lines if line["what"] == "start"]
+    late = [at for at in starts if at > completed]
+    return any(completed - 5 < began and at > began for began, _ in failovers for at in late)
+
+
+def _where(
+    by_key: Mapping[str, list[Line]], wrong: Callable[[list[Line]], bool]
+) -> tuple[str, ...]:
+    return _sorted(key for key, of in by_key.items() if wrong(of))
+
+
+def _sorted(keys: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(keys))
+
+
+def _counts(
+    by_key: Mapping[str, list[Line]], accepted: Accepted, done: set[str]
+) -> Mapping[str, int]:
+    """Figures for the report, in its order."""
+    named: list[int] = []
+    for lines in by_key.values():
+        times: dict[str, int] = defaultdict(int)
+        for line in effects(lines):
+            times[str(line.get("name"))] += 1
+        named += times.values()
+
+    def heard(what: str) -> int:
+        return sum(line["what"] == what for lines in by_key.values() for line in lines)
+
+    return {
+        "jobs accepted": len(accepted.keys),
+        "jobs done": len(accepted.keys & done),
+        "set aside as letters": len(accepted.letters.keys() - done),
+        "effects": sum(named),
+        "different effects": len(named),
+        "effects that were repeated": sum(times > 1 for times in named),
+        "bodies started": heard("start"),
+        "duplicates that got the recorded result": heard("duplicate"),
+        "crashes counted": heard("crashed"),
+        "holders told that they lost their lease": heard("lease lost"),
+    }

@@ -81,7 +81,8 @@ def fill(store: RedisLetterStore, count: int) -> None:
         args = [
             letter.id, codec.dump_letter(letter), letter.message.body, letter.task, letter.lane,
             letter.reason.value, letter.fault.group, letter.key, letter.fault.error_type,
-            letter.fault.place, redis_store._searched(letter), letter.worker, f"{number:x}", "50",
+            letter.fault.place, redis_store._searched(letter), letter.message.queue, "1",
+            letter.worker, f"{number:x}", "50",
         ]  # fmt: skip
         calls.append((store._base, [a if isinstance(a, bytes) else a.encode() for a in args]))
         if len(calls) == BATCH:

@@ -13,7 +13,7 @@ import click
 
 from celery_idem.core.errors import IdemError
 from celery_idem.deadletters.base import Filter
-from celery_idem.deadletters.letter import Reason
+from celery_idem.deadletters.letter import Reason, State
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
@@ -43,8 +43,11 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.argument("ids", nargs=-1, metavar="[ID]…")
     @click.option("--task", default="", help="Only of this task.")
     @click.option("--lane", "of_lane", default="", help="Only of this lane.")
+    @click.option("--queue", "of_queue", default="", help="Only of this queue.")
     @click.option("--reason", type=click.Choice([it.value for it in Reason]), default=None,
                   help="Only with this reason.")  # fmt: skip
+    @click.option("--state", type=click.Choice([it.value for it in State]), default=None,
+                  help="Only as it stands.")  # fmt: skip
     @click.option("--group", default="", help="Only of this error group (see groups).")
     @click.option("--key", default="", help="Only of this key: task name, ':', its own key.")
     @click.option("--text", default="", help="Task, key, error type or message holds this text.")
@@ -52,14 +55,17 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--until", type=When(), default=0, help="Died before.")
     @wraps(command)
     def inner(
-        *args: Any, ids: tuple[str, ...], task: str, of_lane: str, reason: str | None, group: str,
-        key: str, text: str, since: int, until: int, **options: Any,
+        *args: Any, ids: tuple[str, ...], task: str, of_lane: str, of_queue: str,
+        reason: str | None, state: str | None, group: str, key: str, text: str, since: int,
+        until: int, **options: Any,
     ) -> Any:  # fmt: skip
         wanted = Filter(
             ids=ids,
             task=task,
             lane=of_lane,
+            queue=of_queue,
             reason=Reason(reason) if reason else None,
+            state=State(state) if state else None,
             group=group,
             key=key,
             since_ms=since,

@@ -12,7 +12,7 @@ import click
 
 from celery_idem.deadletters.base import Group
 from celery_idem.deadletters.edit import NotEditable, arguments_of
-from celery_idem.deadletters.letter import Attempt, Letter, Message
+from celery_idem.deadletters.letter import Attempt, Letter, Message, State
 
 
 def on_terminal() -> bool:
@@ -60,6 +60,16 @@ def _rich_table(
     for row in rows:
         shown.add_row(*(Text(cell.replace("\n", " ")) for cell in row))
     Console().print(shown)
+
+
+#: How a letter stands, for people.
+_STATES = {
+    State.NEW: "new",
+    State.AGAIN: "died again",
+    State.EDITED: "edited",
+    State.REPLAYING: "being replayed",
+    State.NOT_REPLAYABLE: "can't be replayed",
+}
 
 
 def letter_row(letter: Letter) -> list[str]:
@@ -111,7 +121,7 @@ def page(letter: Letter, arguments: Any, state: str) -> None:
     fault = letter.fault
     lines = [
         ("letter", letter.id),
-        ("reason", letter.reason.value),
+        ("reason", f"{letter.reason.value}, {_STATES[letter.state]}"),
         ("task", f"{letter.task} [{letter.task_id}]"),
         ("key", f"{letter.key} ({state})" if letter.key else "none"),
         ("queue", letter.message.queue + (f" (lane {letter.lane})" if letter.lane else "")),
@@ -145,6 +155,7 @@ def as_dict(letter: Letter, arguments: Any = None) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "id": letter.id,
         "reason": letter.reason.value,
+        "state": letter.state.value,
         "task": letter.task,
         "task_id": letter.task_id,
         "key": letter.key,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from celery_idem.deadletters.letter import Attempt, Letter, Message, Reason
+from celery_idem.deadletters.letter import Attempt, Letter, Message, Reason, State
 
 #: Seconds that the history of a replayed letter is kept: a week.
 TRAIL_S = 7 * 24 * 3600
@@ -19,7 +19,9 @@ class Filter:
     ids: tuple[str, ...] = ()
     task: str = ""
     lane: str = ""
+    queue: str = ""
     reason: Reason | None = None
+    state: State | None = None
     group: str = ""
     key: str = ""
     since_ms: int = 0
@@ -64,6 +66,10 @@ class LetterStore(Protocol):
 
     def groups(self, wanted: Filter) -> Sequence[Group]:
         """Faults, the most letters first. Cheap without a filter, and by time alone."""
+
+    def values(self, what: str, limit: int = 100) -> list[str]:
+        """The different tasks, lanes or queues (``what``: ``"task"``, ``"lane"``, ``"queue"``) that
+        letters have, in order, without reading letters; at most ``limit``."""
 
     def note(self, letter_id: str, attempt: Attempt) -> bool:
         """Add to a letter's history, at the store's time where the attempt has none."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from celery_idem.deadletters.letter import Attempt, Fault, Letter, Message, Reason
+from celery_idem.deadletters.letter import Attempt, Fault, Letter, Message, Reason, State
 
 
 def dump_letter(letter: Letter) -> str:
@@ -50,6 +50,7 @@ def load_letter(
     position: int = 0,
     history: tuple[Attempt, ...] = (),
     original: Message | None = None,
+    state: State = State.NEW,
 ) -> Letter:
     """The inverse of :func:`dump_letter`, with what the store keeps beside it."""
     data = json.loads(text)
@@ -73,6 +74,7 @@ def load_letter(
         position=position,
         history=history,
         original=original,
+        state=state,
     )
 
 

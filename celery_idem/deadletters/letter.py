@@ -109,6 +109,7 @@ class Letter:
     history: tuple[Attempt, ...] = ()
     original: Message | None = None  #: before it was edited
     replayable: bool = True  #: False: ``redact`` took something away that a replay would need
+    state: State = State.NEW  #: as the store knows it
 
 
 def resting_state(letter: Letter) -> State:

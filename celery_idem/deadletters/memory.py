@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from celery_idem.deadletters.base import TRAIL_S, Filter, Group
-from celery_idem.deadletters.letter import MAX_HISTORY, Attempt, Letter, Message
+from celery_idem.deadletters.letter import (
+    MAX_HISTORY,
+    Attempt,
+    Letter,
+    Message,
+    State,
+    resting_state,
+)
 
 
 def _now_ms() -> int:
@@ -20,6 +27,12 @@ class _Kept:
     letter: Letter
     holder: str = ""
     until_ms: int = 0
+
+    @property
+    def shown(self) -> Letter:
+        """The letter and how it stands."""
+        state = State.REPLAYING if self.holder else resting_state(self.letter)
+        return replace(self.letter, state=state)
 
 
 class MemoryLetterStore:
@@ -42,11 +55,11 @@ class MemoryLetterStore:
             self._last = max(self._last + 1, now_ms * 1000)
             kept = _Kept(replace(letter, position=self._last))  # and nobody's any more
             self._kept[letter.id] = kept
-            return kept.letter
+            return kept.shown
 
     def get(self, letter_id: str) -> Letter | None:
         kept = self._kept.get(letter_id)
-        return kept.letter if kept else None
+        return kept.shown if kept else None
 
     def page(self, wanted: Filter, after: int = 0, limit: int = 50) -> list[Letter]:
         newest_first = reversed(list(self.walk(wanted)))
@@ -54,7 +67,7 @@ class MemoryLetterStore:
 
     def walk(self, wanted: Filter) -> Iterator[Letter]:
         with self._lock:
-            letters = [kept.letter for kept in self._kept.values()]
+            letters = [kept.shown for kept in self._kept.values()]
         letters.sort(key=lambda letter: letter.position)
         yield from (letter for letter in letters if matches(letter, wanted))
 
@@ -63,6 +76,10 @@ class MemoryLetterStore:
 
     def groups(self, wanted: Filter) -> Sequence[Group]:
         return grouped(self.walk(wanted))
+
+    def values(self, what: str, limit: int = 100) -> list[str]:
+        named = {"task": lambda it: it.task, "lane": lambda it: it.lane, "queue": _queue}[what]
+        return sorted({named(it) for it in self.walk(Filter())} - {""})[:limit]
 
     def note(self, letter_id: str, attempt: Attempt) -> bool:
         with self._lock:
@@ -89,7 +106,7 @@ class MemoryLetterStore:
             if kept is None or (kept.holder not in ("", by) and kept.until_ms > now_ms):
                 return None
             kept.holder, kept.until_ms = by, now_ms + lease_ms
-            return kept.letter
+            return kept.shown
 
     def give_back(self, letter_id: str, by: str) -> bool:
         with self._lock:
@@ -124,6 +141,10 @@ class MemoryLetterStore:
         return attempt if attempt.at_ms else replace(attempt, at_ms=self._now_ms())
 
 
+def _queue(letter: Letter) -> str:
+    return letter.message.queue
+
+
 def merged(before: Letter | None, letter: Letter, now_ms: int) -> Letter:
     """What is stored when this letter comes in: a first death, or one more of the same message."""
     if letter.history and before is None:
@@ -154,9 +175,12 @@ def matches(letter: Letter, wanted: Filter) -> bool:
         return False
     if wanted.reason is not None and letter.reason is not wanted.reason:
         return False
+    if wanted.state is not None and letter.state is not wanted.state:
+        return False
     exact = (
         (wanted.task, letter.task),
         (wanted.lane, letter.lane),
+        (wanted.queue, letter.message.queue),
         (wanted.group, letter.fault.group),
         (wanted.key, letter.key),
     )

@@ -19,7 +19,7 @@ from django.db import DEFAULT_DB_ALIAS, IntegrityError
 from celery_idem.core.errors import StoreUnavailable
 from celery_idem.core.settings import DEFAULT_STORE_PATIENCE_S
 from celery_idem.deadletters.base import TRAIL_S, Filter, Group
-from celery_idem.deadletters.letter import Attempt, Letter, Message
+from celery_idem.deadletters.letter import Attempt, Letter, Message, resting_state
 from celery_idem.deadletters.memory import grouped, matches, merged, with_history
 from celery_idem.django import letters_rows as rows
 from celery_idem.django import letters_trail as trails
@@ -142,6 +142,17 @@ class DjangoLetterStore:
 
         return self._connections.patiently(run)
 
+    def values(self, what: str, limit: int = 100) -> list[str]:
+        def run(connection: Any) -> list[str]:
+            found: list[str] = []
+            last = rows.next_value(connection, what, "")
+            while last is not None and len(found) < limit:
+                found.append(last)
+                last = rows.next_value(connection, what, last)
+            return found
+
+        return self._connections.patiently(run)
+
     def trail(self, letter_id: str) -> tuple[Attempt, ...]:
         past = self._connections.patiently(lambda c: trails.past(c, letter_id))
         return past.history if past else ()
@@ -190,6 +201,7 @@ def _put(connection: Any, letter: Letter, token: str) -> Letter:
         stored = replace(
             merged(past, letter, seen.now_us // 1000), position=max(seen.last + 1, seen.now_us)
         )
+        stored = replace(stored, state=resting_state(stored))
         try:
             if _write(connection, seen.row, past, stored, token):
                 return stored

@@ -25,7 +25,7 @@ _FIRST_VERSION_BITS = 62
 
 _LETTER = (
     "id", "position", "data", "body", "history", "original", "times", "first_died_ms",
-    "last_died_ms",
+    "last_died_ms", "state",
 )  # fmt: skip
 
 
@@ -116,15 +116,14 @@ def tally(connection: Any, where: str, given: Sequence[Any]) -> list[tuple[int, 
     return [(int(n), int(low), int(high)) for n, low, high in fetched(connection, sql, given)]
 
 
-def next_value(connection: Any, column: str, after: str | None) -> str | None:
+def next_value(connection: Any, column: str, after: str) -> str | None:
     """The least value of an indexed column after this one: one look into its index."""
     quote = connection.ops.quote_name
-    where, given = ("1 = 1", []) if after is None else (f"{quote(column)} > %s", [after])
     sql = (
-        f"SELECT {quote(column)} FROM {_table(connection)} WHERE {where} "
+        f"SELECT {quote(column)} FROM {_table(connection)} WHERE {quote(column)} > %s "
         f"ORDER BY {quote(column)} LIMIT 1"
     )
-    found = fetched(connection, sql, given)
+    found = fetched(connection, sql, [after])
     return str(found[0][0]) if found else None
 
 
@@ -239,7 +238,7 @@ def _values(letter: Letter, token: str) -> dict[str, Any]:
 
 
 def _letter(line: Sequence[Any]) -> Letter:
-    letter_id, position, data, body, history, original, times, first_ms, last_ms = line
+    letter_id, position, data, body, history, original, times, first_ms, last_ms, state = line
     return codec.load_letter(
         letter_id,
         data,
@@ -250,6 +249,7 @@ def _letter(line: Sequence[Any]) -> Letter:
         position=int(position),
         history=history_of(history),
         original=codec.load_message(original) if original else None,
+        state=State(state),
     )
 
 

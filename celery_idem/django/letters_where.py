@@ -30,9 +30,11 @@ def condition(connection: Any, wanted: Filter, low: int = 0, high: int = 0) -> W
     exact = {
         "task": wanted.task,
         "lane": wanted.lane,
+        "queue": wanted.queue,
         "group": wanted.group,
         "key": wanted.key,
         "reason": wanted.reason.value if wanted.reason else "",
+        "state": wanted.state.value if wanted.state else "",
     }
     for column, value in exact.items():
         if value:

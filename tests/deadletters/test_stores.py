@@ -17,6 +17,7 @@ from celery_idem.deadletters.letter import (
     Letter,
     Message,
     Reason,
+    State,
     letter_id,
     named_fault,
 )
@@ -151,6 +152,9 @@ def test_a_walk_goes_from_the_oldest_on_and_not_into_what_comes_meanwhile(
     [
         (Filter(task="t.two"), [3, 2]),
         (Filter(lane="critical"), [3, 1]),
+        (Filter(queue="low"), [3, 2, 1, 0]),
+        (Filter(queue="low", task="t.two", state=State.NEW), [3, 2]),
+        (Filter(queue="lo"), []),
         (Filter(task="t.two", lane="critical"), [3]),
         (Filter(reason=Reason.POISON), [2]),
         (Filter(reason=Reason.POISON, task="t.one"), []),
@@ -308,6 +312,57 @@ def test_the_same_death_in_the_same_millisecond_has_an_order(store: LetterStore)
     positions = [store.put(letter(number)).position for number in range(50)]
 
     assert positions == sorted(set(positions))
+
+
+def test_how_a_letter_stands(store: LetterStore, clock: Any) -> None:
+    def states() -> dict[str, str]:
+        found = {it.task_id[3:]: it.state for it in store.page(Filter())}
+        for number, state in found.items():
+            wanted = Filter(state=state)
+            assert f"id-{number}" in ids(store.page(wanted))
+            assert store.count(wanted) == list(found.values()).count(state)
+            assert store.get(letter(int(number)).id).state is state  # type: ignore[union-attr]
+        return {number: state.value for number, state in found.items()}
+
+    for number in range(4):
+        assert store.put(letter(number)).state is State.NEW
+    assert store.put(letter(1)).state is State.AGAIN
+    store.edit(letter(2).id, Message(body=b"x"), "k", Attempt(0, "edited", "ann"))
+    store.put(replace(letter(3), replayable=False))
+    rested = {"0": "new", "1": "again", "2": "edited", "3": "not_replayable"}
+    assert states() == rested
+
+    for number in range(4):
+        taken = store.take(letter(number).id, "ann", 60_000)
+        assert taken is not None
+        assert taken.state is State.REPLAYING
+    assert set(states().values()) == {"replaying"}
+
+    store.edit(letter(1).id, Message(body=b"y"), "k", Attempt(0, "edited", "bob"))
+    assert states()["1"] == "replaying"
+    store.put(letter(0))
+    assert states()["0"] == "again"
+    for number in range(1, 4):
+        assert store.give_back(letter(number).id, "ann")
+    assert states() == {**rested, "0": "again", "1": "edited"}
+    store.delete(letter(0).id)
+    assert store.count(Filter(state=State.AGAIN)) == 0
+
+
+def test_letters_say_which_tasks_lanes_and_queues_there_are(store: LetterStore) -> None:
+    for number in range(9):
+        store.put(letter(number, task=f"t.{number % 3}", lane=["low", "critical", ""][number % 3]))
+
+    assert store.values("task") == ["t.0", "t.1", "t.2"]
+    assert store.values("task", limit=2) == ["t.0", "t.1"]
+    assert store.values("lane") == ["critical", "low"]
+    assert store.values("queue") == ["low"]
+
+    for number in (0, 3, 6):
+        store.delete(letter(number).id)
+    store.put(letter(1, task="t.9", lane="normal"))
+    assert store.values("task") == ["t.1", "t.2", "t.9"]
+    assert store.values("lane") == ["critical", "normal"]
 
 
 def at_once(count: int, act: Callable[[int], Any]) -> list[Any]:

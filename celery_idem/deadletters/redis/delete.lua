@@ -5,7 +5,8 @@
 -- Returns  1; 0 when it is gone, or not that one's
 local base, id = KEYS[1], ARGV[1]
 local letter = base .. 'l:' .. id
-local r = redis.call('HMGET', letter, 'ho', 'ta', 'la', 're', 'gr', 'ke', 'fm', 'ti', 'hi', 'or')
+local r = redis.call('HMGET', letter, 'ho', 'ta', 'la', 're', 'gr', 'ke', 'fm', 'ti', 'hi', 'or',
+                     'qu', 'st')
 if not r[2] then return 0 end
 if ARGV[2] ~= '' and r[1] ~= ARGV[2] then return 0 end
 redis.call('DEL', letter)
@@ -16,9 +17,14 @@ if tonumber(ARGV[3]) > 0 then
   redis.call('EXPIRE', trail, ARGV[3])
 end
 redis.call('ZREM', base .. 'all', id)
-redis.call('ZREM', base .. 'task:' .. r[2], id)
-redis.call('ZREM', base .. 'lane:' .. r[3], id)
+for kind, name in pairs({task = r[2], lane = r[3], queue = r[11]}) do
+  redis.call('ZREM', base .. kind .. ':' .. name, id)
+  if redis.call('EXISTS', base .. kind .. ':' .. name) == 0 then
+    redis.call('ZREM', base .. 'names:' .. kind, name)
+  end
+end
 redis.call('ZREM', base .. 'reason:' .. r[4], id)
+redis.call('ZREM', base .. 'state:' .. r[12], id)
 redis.call('ZREM', base .. 'group:' .. r[5], id)
 redis.call('ZREM', base .. 'keys', r[6] .. '\0' .. id)
 if redis.call('EXISTS', base .. 'group:' .. r[5]) == 0 then

@@ -28,5 +28,13 @@ if ARGV[7] then
   if ARGV[10] ~= '' then redis.call('ZADD', KEYS[1] .. 'keys', 0, ARGV[10] .. '\0' .. ARGV[1]) end
   redis.call('HSET', letter, 'da', ARGV[7], 'bo', ARGV[8], 'ke', ARGV[10], 'tx', ARGV[11])
   redis.call('HSETNX', letter, 'or', ARGV[9])
+  local r = redis.call('HMGET', letter, 'st', 'rs', 'po')
+  if r[1] == 'replaying' then
+    if r[2] ~= 'not_replayable' then redis.call('HSET', letter, 'rs', 'edited') end
+  elseif r[1] ~= 'not_replayable' then
+    redis.call('HSET', letter, 'st', 'edited')
+    redis.call('ZREM', KEYS[1] .. 'state:' .. r[1], ARGV[1])
+    redis.call('ZADD', KEYS[1] .. 'state:edited', r[3], ARGV[1])
+  end
 end
 return 1

@@ -12,7 +12,7 @@ import redis
 from celery_idem.core.settings import DEFAULT_STORE_PATIENCE_S
 from celery_idem.deadletters import codec
 from celery_idem.deadletters.base import TRAIL_S, Filter, Group
-from celery_idem.deadletters.letter import MAX_HISTORY, Attempt, Letter, Message
+from celery_idem.deadletters.letter import MAX_HISTORY, Attempt, Letter, Message, State
 from celery_idem.deadletters.memory import grouped, matches
 from celery_idem.stores.redis.connection import client_from_url
 from celery_idem.stores.redis.scripts import Script, ScriptRunner
@@ -25,7 +25,7 @@ _PUT, _NOTE, _TAKE, _GIVE_BACK, _DELETE, _FIND, _GROUPS, _TALLY = (
 #: server is not held up (about 10 ms).
 WALK_BATCH = 500
 MOST_LOOKED_AT = 20_000
-_FIELDS = ("da", "bo", "fm", "lm", "ti", "po", "hi", "or")
+_FIELDS = ("da", "bo", "fm", "lm", "ti", "po", "hi", "or", "st")
 _HIGHEST = "+inf"
 
 
@@ -75,6 +75,8 @@ class RedisLetterStore:
             letter.fault.error_type,
             letter.fault.place,
             _searched(letter),
+            letter.message.queue,
+            "1" if letter.replayable else "0",
             letter.worker,
             os.urandom(9).hex(),
             str(MAX_HISTORY),
@@ -179,6 +181,11 @@ class RedisLetterStore:
         found = [_group(row) for row in rows]
         return sorted(found, key=lambda group: -group.count)
 
+    def values(self, what: str, limit: int = 100) -> list[str]:
+        name = self._base + b"names:" + what.encode()
+        found: Any = self._scripts.patiently(lambda: self.client.zrange(name, 0, limit - 1))
+        return [each.decode("utf-8", "surrogatepass") for each in found]
+
     def trail(self, letter_id: str) -> tuple[Attempt, ...]:
         name = self._base + b"sent:" + _coded(letter_id)
         return _history(self._scripts.patiently(lambda: self.client.hget(name, "hi")))
@@ -273,7 +280,7 @@ def _coded(text: str) -> bytes:
 
 
 def _letter(letter_id: str, row: Sequence[Any]) -> Letter:
-    data, body, first_ms, last_ms, times, position, history, original = row
+    data, body, first_ms, last_ms, times, position, history, original, state = row
     return codec.load_letter(
         letter_id,
         data,
@@ -284,6 +291,7 @@ def _letter(letter_id: str, row: Sequence[Any]) -> Letter:
         position=int(position),
         history=_history(history),
         original=codec.load_message(original) if original else None,
+        state=State(state.decode()),
     )
 
 
@@ -326,6 +334,8 @@ def _indexes(wanted: Filter) -> list[str]:
     named = (
         ("task", wanted.task),
         ("lane", wanted.lane),
+        ("queue", wanted.queue),
+        ("state", wanted.state.value if wanted.state else ""),
         ("reason", wanted.reason.value if wanted.reason else ""),
         ("group", wanted.group),
     )

@@ -38,7 +38,7 @@ def shop(
     def opened(broker: str, store: str = "django", **idem: Any) -> Any:
         import json
 
-        setting = {"store": store, "lease_s": 3, "dead_letters": {"store": broker}, **idem}
+        setting = {"store": store, "lease_s": 3, **idem}
         monkeypatch.setenv("TEST_DATABASE_URL", url_of(database))
         monkeypatch.setenv("TEST_IDEM", json.dumps(setting))
         monkeypatch.setenv("TEST_PLAN", str(plan))

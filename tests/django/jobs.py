@@ -17,7 +17,7 @@ from typing import Any
 from celery import Celery
 from django.db import transaction
 
-from celery_idem import IdempotentTask
+from celery_idem import IdempotentTask, LeaseLost
 from tests.apps.stepped import GatewayDown, point
 from tests.django import ready  # noqa: F401 - before the models
 from tests.django.shop.models import Effect, Order
@@ -52,12 +52,21 @@ def outside(name: str, sent_key: str = "") -> str:
 def order(self: Any, number: str) -> list[str]:
     """The article's job (S-S2): the order in the database, the mail, the partner's stock."""
     out = [self.step.transaction("order", in_database, f"order:{number}")]
-    point("after:order")
+    point(f"after:order:{number}")
     out.append(self.step("email", outside, f"email:{number}", self.step.key("email")))
-    point("after:email")
+    point(f"after:email:{number}")
     out.append(self.step("stock", outside, f"stock:{number}"))
-    point("after:stock")
+    point(f"after:stock:{number}")
     return out
+
+
+@app.task(base=IdempotentTask, name="shop.charges", bind=True, idem_key="charges:{number}",
+          autoretry_for=(GatewayDown,), max_retries=8, default_retry_delay=0)  # fmt: skip
+def charges(self: Any, number: str) -> str:
+    """A step that must not happen twice."""
+    done = str(self.step("card", outside, f"card:{number}", at_most_once=True))
+    point(f"after:card:{number}")
+    return done
 
 
 @app.task(base=IdempotentTask, name="shop.dies", bind=True, idem_key="dies:{number}",
@@ -80,8 +89,13 @@ def pays(self: Any, number: str, gate: str) -> str:
     gives_up = time.monotonic() + 120
     while not os.path.exists(gate) and time.monotonic() < gives_up:
         time.sleep(0.02)
-    Order.objects.filter(number=number).fenced(self.fence).update(status=f"paid by {self.fence}")
-    return f"paid by {self.fence}"
+    status = f"paid by {self.fence}"
+    try:
+        Order.objects.filter(number=number).fenced(self.fence).update(status=status)
+    except LeaseLost as refused:
+        Effects.from_env().bump(f"refused:{number}", fence=self.fence, why=str(refused))
+        raise
+    return status
 
 
 @app.task(base=IdempotentTask, name="shop.reads", bind=True, idem_key="reads:{number}")

@@ -30,7 +30,7 @@ def test_wherever_it_fails_or_dies_the_databases_effect_is_there_once(
     shop: Any, redis_url: str, effects: Effects, start_worker: Any, plan: Any, place: str, what: str
 ) -> None:
     jobs = shop(redis_url, store=redis_url)
-    plan("after:order" if place == "after" else f"{place}:order:1", f"{what} 1")
+    plan(f"{place}:order:1", f"{what} 1")
     start_worker("tests.django.jobs:app", concurrency=1)
 
     result = jobs.order.delay("1").get(timeout=DEADLINE_S)

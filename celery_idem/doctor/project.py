@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlsplit
 
 from kombu.transport import redis as kombu_redis
 
@@ -14,7 +15,9 @@ from celery_idem.core.settings import Settings
 from celery_idem.doctor.finding import Place
 from celery_idem.doctor.loading import Broken, load_tasks
 from celery_idem.doctor.servers import Servers
+from celery_idem.doctor.source.module import Module
 from celery_idem.doctor.source.reader import Reader
+from celery_idem.lanes.consumer import LaneStep
 from celery_idem.options import DEFAULT_VISIBILITY_TIMEOUT_S, hard_limit_s
 from celery_idem.task import IdempotentTask
 from celery_idem.transport.transport import Transport as StreamsTransport
@@ -104,7 +107,10 @@ class Project:
     @cached_property
     def broker(self) -> str:
         """``redis``, ``redis-streams``, ``amqp``, ``sqs``, ``memory``, …: who carries messages."""
-        transport = self.app.connection_for_read().get_transport_cls()
+        try:
+            transport = self.app.connection_for_read().get_transport_cls()
+        except ImportError:  # its client library is not installed here
+            return urlsplit(self.broker_url).scheme
         if issubclass(transport, StreamsTransport):
             return "redis-streams"
         if issubclass(transport, kombu_redis.Transport):
@@ -132,6 +138,17 @@ class Project:
         if default is None:
             return None
         return float(self.transport_options.get("visibility_timeout", default))
+
+    @property
+    def serves_lanes(self) -> bool:
+        """Whether this app's workers know lanes."""
+        return f"{LaneStep.__module__}:{LaneStep.__qualname__}" in self._consumer_steps
+
+    @cached_property
+    def files(self) -> list[Module]:
+        """The source files of the project: the packages that its tasks are in."""
+        paths = {it.place.path for it in self.tasks if it.place}
+        return self.reader.neighbours(paths)
 
     @cached_property
     def store_error(self) -> IdemError | None:

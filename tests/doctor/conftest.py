@@ -29,14 +29,23 @@ app.conf.broker_transport_options = {{}}
 """
 
 
+def only_shared(tasks: set[Any]) -> None:
+    """Let these tasks alone be made for an app that is finalized: every ``@app.task`` is shared
+    with all apps of the process, and a test has several."""
+    _state._on_app_finalizers.clear()
+    _state._on_app_finalizers.update(tasks)
+
+
 class Examined:
     """A project on disk, loaded once, and the doctor's report of it."""
 
     def __init__(self, app: Any, path: Path) -> None:
         self.app, self.path = app, path
+        self._shared = set(_state._on_app_finalizers)
 
     def report(self, *ids: str, servers: bool = False, **options: Any) -> Report:
         """What these checks (or all) say. Without servers unless asked for."""
+        only_shared(self._shared)
         return run(Project(self.app, **options), chosen(CHECKS, only=ids, servers=servers))
 
     def found(self, *ids: str, **options: Any) -> list[tuple[str, str]]:
@@ -57,12 +66,11 @@ class Examined:
 def project(tmp_path: Path) -> Iterator[Callable[..., Examined]]:
     """Factory ``project(source, broker=…, backend=…)`` of projects made of this text."""
     names: list[str] = []
-    shared = set(_state._on_app_finalizers)  # every @app.task is made for every app
+    shared = set(_state._on_app_finalizers)
     apps: list[Any] = []
 
     def make(source: str, broker: str = "redis://localhost:1/0", backend: str = "") -> Examined:
-        _state._on_app_finalizers.clear()
-        _state._on_app_finalizers.update(shared)
+        only_shared(shared)
         names.append(f"proj{next(_numbers)}")
         path = tmp_path / f"{names[-1]}.py"
         head = HEAD.format(broker=broker, backend=backend or None)
@@ -81,5 +89,4 @@ def project(tmp_path: Path) -> Iterator[Callable[..., Examined]]:
         app.close()
     for name in names:
         sys.modules.pop(name, None)
-    _state._on_app_finalizers.clear()
-    _state._on_app_finalizers.update(shared)
+    only_shared(shared)

@@ -1,9 +1,9 @@
 """A done record is kept for less than twice the task's retry window.
 
 The record of a finished job is what keeps a late copy of its message from running the body again.
-A copy can turn up as long as the job can still be retried or redelivered. That is the retry window:
-the sum of all delays, all runs and one redelivery. A record must outlive it twofold, because full
-queues stretch every delay.
+A copy can turn up as long as the job can still be retried or redelivered. That is the retry
+window: the sum of all delays, all runs and one redelivery. A record must outlive it twofold,
+because full queues stretch every delay.
 
 The sum counts the task's options and what its body says: `self.retry(countdown=…)` with a number
 counts where it is longer than the task's own delay.

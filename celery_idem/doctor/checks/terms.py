@@ -1,8 +1,8 @@
 """An idempotent task has an option that breaks its promise or means nothing.
 
 `acks_late=False` and `reject_on_worker_lost=False` lose the job when a process is killed; a key
-template may name an argument that the task does not take; a lane may not exist; a key function may
-read a clock. Workers refuse to start with such a task, and producers to send it.
+template may name an argument that the task does not take; a lane may not exist; a key function
+may read a clock. Workers refuse to start with such a task, and producers to send it.
 
 **Mend it:** as the finding says.
 """

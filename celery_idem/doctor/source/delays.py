@@ -12,28 +12,27 @@ from celery_idem.doctor.source.reader import TaskSource
 
 @dataclass(frozen=True)
 class Delay:
-    """A call with a countdown."""
+    """A call that delays a message; None seconds where no number is written."""
 
-    seconds: float
+    seconds: float | None
     call: ast.Call
 
 
 def longest_retry_countdown_s(source: TaskSource | None) -> float | None:
     """The longest ``self.retry(countdown=<number>)`` of a body, in seconds; None without one."""
-    if source is None:
-        return None
-    found = [it.seconds for it in _delays(source.function, ("retry",))]
-    return max(found, default=None)
+    retries = retries_of(source) if source is not None else []
+    return max((it.seconds for it in retries if it.seconds is not None), default=None)
 
 
 def retries_of(source: TaskSource) -> list[Delay]:
-    """Retries in a body whose countdown is a number."""
+    """The retries in a body."""
     return list(_delays(source.function, ("retry",)))
 
 
 def calls_of(module: Module) -> list[Delay]:
-    """Calls of tasks in a file whose countdown is a number."""
-    return list(_delays(module.tree, ("apply_async", "apply_async_on_commit", "set", "signature")))
+    """Calls and signatures of tasks in a file that have a countdown."""
+    methods = ("apply_async", "apply_async_on_commit", "set", "signature")
+    return [it for it in _delays(module.tree, methods) if it.seconds is not None]
 
 
 def _delays(tree: ast.AST, methods: tuple[str, ...]) -> Iterator[Delay]:
@@ -41,10 +40,8 @@ def _delays(tree: ast.AST, methods: tuple[str, ...]) -> Iterator[Delay]:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         if node.func.attr in methods:
-            for keyword in node.keywords:
-                seconds = number(keyword.value) if keyword.arg == "countdown" else None
-                if seconds is not None:
-                    yield Delay(seconds, node)
+            given = [it.value for it in node.keywords if it.arg == "countdown"]
+            yield Delay(number(given[0]) if given else None, node)
 
 
 def number(node: ast.AST) -> float | None:

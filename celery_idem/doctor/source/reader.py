@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import re
 import sys
 import types
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,11 @@ class TaskSource:
     function: Function
 
 
+#: Files of a package that are read at most.
+MOST_FILES = 5000
+_NOT_READ = re.compile(r"(^|/)(tests?|migrations|node_modules|\.[^/]*)/|(^|/)(test_|conftest)")
+
+
 class Reader:
     """Reads each file once. Nothing is imported: only modules that are loaded are looked up."""
 
@@ -43,6 +51,16 @@ class Reader:
         """The source of a module that this process has imported."""
         path = getattr(sys.modules.get(name), "__file__", None)
         return self.module(path, name) if path and path.endswith(".py") else None
+
+    def neighbours(self, paths: Iterable[str]) -> list[Module]:
+        """These files and all others of the packages that they are in, tests left out. A file
+        that is in no package stands for itself."""
+        found: set[Path] = set()
+        for path in map(Path, paths):
+            top = _package_of(path)
+            found |= {path} if top is None else set(itertools.islice(_files(top), MOST_FILES))
+        modules = (self.module(path) for path in sorted(found))
+        return [it for it in modules if it is not None]
 
     def source_of_task(self, task: Any) -> TaskSource | None:
         """The function that the task runs, as it is written."""
@@ -70,6 +88,22 @@ class Reader:
         """Whether a comment at the place says so."""
         module = self.module(place.path)
         return module is not None and module.silences(check, place.line, place.end_line)
+
+
+def _package_of(path: Path) -> Path | None:
+    """The outermost package that the file is in."""
+    found = None
+    for folder in path.parents:
+        if not (folder / "__init__.py").exists():
+            break
+        found = folder
+    return found
+
+
+def _files(top: Path) -> Iterator[Path]:
+    for path in sorted(top.rglob("*.py")):
+        if not _NOT_READ.search(path.relative_to(top.parent).as_posix()):
+            yield path
 
 
 def _head_end(node: Any) -> int:

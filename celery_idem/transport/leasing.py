@@ -53,6 +53,11 @@ class Leasing(kombu_base.Channel):  # type: ignore[misc]
             self._flusher = Flusher(self._session)
         return self._session
 
+    @property
+    def holds_something(self) -> bool:
+        """Whether a message was handed out here and is not acked."""
+        return self._session is not None and bool(self._session.held)
+
     def join(self, queues: list[str]) -> Session:
         """The session, registered for these queues and kept alive."""
         session = self.session

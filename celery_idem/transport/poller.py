@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import sys
 import threading
 import time
 from queue import Empty
@@ -16,6 +17,8 @@ logger = logging.getLogger("celery_idem.transport")
 
 #: Seconds by which an answer of the server may be late before its connection counts as dead.
 ANSWER_PATIENCE_S = 10.0
+#: Longest wait in seconds while something is held and Celery keeps acks until the wait is over.
+ACK_PATIENCE_S = 0.05
 
 
 class Poller(kombu_base.Poller):  # type: ignore[misc]
@@ -33,6 +36,22 @@ class Poller(kombu_base.Poller):  # type: ignore[misc]
         """An event loop polls from now on."""
         self._in_loop = True
         loop.add_reader(self._waking_end(), self._woken)
+        if not hasattr(loop, "_waker"):
+            self._wake_for_other_threads(loop)
+
+    def _wake_for_other_threads(self, loop: Any) -> None:
+        """Before kombu 5.7 a call for the loop's thread waits until something else wakes it.
+
+        So the threads pool's acks waited for the next heartbeat, with every process's slot full.
+        """
+        call_soon = type(loop).call_soon
+
+        def call_and_wake(*args: Any, **kwargs: Any) -> Any:
+            called = call_soon(loop, *args, **kwargs)
+            self.wake()
+            return called
+
+        loop.call_soon = call_and_wake
 
     def wake(self) -> None:
         """From another thread: a message was acked, so another one may be wanted."""
@@ -90,18 +109,31 @@ class Poller(kombu_base.Poller):  # type: ignore[misc]
                     return
             self.on_poll_start()
             waking_end = self._register_waker()
-            for fileno, event in self.poller.poll(timeout) or ():
+            cut_short = self._holds_acks_back() and (timeout is None or timeout > ACK_PATIENCE_S)
+            for fileno, event in self.poller.poll(ACK_PATIENCE_S if cut_short else timeout) or ():
                 if fileno == waking_end:
                     self._woken()
                     continue
                 if self.handle_event(fileno, event):
                     return
             self.drop_deaf_connections()
+            if cut_short:
+                raise socket.timeout
             raise Empty
         finally:
             self._in_protected_read = False
             while self.after_read:
                 self.after_read.pop()()
+
+    def _holds_acks_back(self) -> bool:
+        """Whether acks of what is held are made known only after this wait.
+
+        Before Celery 5.7 the greenlet pools' acks are kept for the next turn of its loop.
+        """
+        consumer: Any = sys.modules.get("celery.worker.consumer.consumer")
+        if consumer is None or hasattr(consumer.Consumer, "call_soon_ack"):
+            return False
+        return any(channel.holds_something for channel in self._channels)
 
     def _register_waker(self) -> int:
         known = self._waker is not None

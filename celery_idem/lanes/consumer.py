@@ -9,7 +9,6 @@ import random
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from celery import bootsteps, signals
@@ -20,6 +19,13 @@ from celery_idem.core.order import DeadlineOrder, Lane, make_order
 from celery_idem.core.settings import Settings
 from celery_idem.lanes.amqp import AmqpFetch
 from celery_idem.lanes.kombu_order import LaneCycle, RedisFetch
+from celery_idem.lanes.pool import (
+    HubWaker,
+    Running,
+    ack_at_once,
+    waits_for_threads,
+    watch_pool,
+)
 from celery_idem.lanes.routing import lanes_of, sent_s
 from celery_idem.lanes.tally import Tally
 
@@ -35,16 +41,6 @@ SWEEP_S = 0.5
 RUN_TIME_GAIN = 0.05
 
 _LANE = "_idem_lane"
-
-
-@dataclass(slots=True)
-class Running:
-    """One request that was handed to the pool."""
-
-    request: Any
-    lane: str
-    started_s: float
-    applied: bool = False  # the pool has it; before that, Celery may still drop it as revoked
 
 
 class WorkerLanes:
@@ -86,8 +82,12 @@ class WorkerLanes:
         scaler = getattr(worker, "autoscaler", None)
         if scaler is not None:
             return int(scaler.max_concurrency)
+        pool = self.consumer.pool
+        if getattr(pool, "is_green", False):
+            # num_processes of gevent's pool in Celery 5.5 are those that are busy
+            return int(pool.limit if pool._pool is None else pool._pool.size)
         try:
-            return int(self.consumer.pool.num_processes or 1)
+            return int(pool.num_processes or 1)
         except AttributeError:  # the prefork pool has not been started yet
             return int(worker.max_concurrency or worker.concurrency)
 
@@ -275,7 +275,9 @@ class LaneStep(bootsteps.StartStopStep):
         lanes = WorkerLanes(consumer, settings)
         consumer.idem_lanes = lanes
         _check_reserves(lanes)
-        watch_pool(consumer, lanes)
+        self._waker = HubWaker(consumer.hub) if waits_for_threads(consumer) else None
+        watch_pool(consumer, lanes, self._waker)
+        ack_at_once(consumer)
         if lanes.fetches:
             use_strategy(consumer.app, lanes)
         self._receiver = _receiver(lanes)
@@ -291,6 +293,8 @@ class LaneStep(bootsteps.StartStopStep):
             lanes.fetch = RedisFetch(consumer.task_consumer.channel, consumer.hub)
         elif driver == "amqp":
             lanes.fetch = AmqpFetch(consumer, lanes)
+        if self._waker is not None:
+            self._waker.listen()
         self._timer = consumer.timer.call_repeatedly(SWEEP_S, lanes.sweep)
 
     def stop(self, consumer: Any) -> None:
@@ -354,45 +358,3 @@ class _Strategy:
 def _sent_s(request: Any) -> float:
     sent = sent_s(request.request_dict)
     return time.time() if sent is None else sent
-
-
-def watch_pool(consumer: Any, lanes: WorkerLanes) -> None:
-    """Hear of every request that the pool takes and ends, whatever the pool."""
-    pool, hub = consumer.pool, consumer.hub
-    apply_async = pool.apply_async
-    threads = "thread" in type(pool).__module__
-
-    def ended(entry: Running) -> None:
-        if getattr(pool, "is_green", False):
-            # its greenlet still counts in the pool: starting the next from here would block it
-            consumer.timer.call_after(0, lanes.ended, (entry,))
-        elif threads and hub is not None:
-            hub.call_soon(lanes.ended, entry)
-        else:
-            lanes.ended(entry)
-
-    def watched(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        entry = lanes.applying(getattr(options.get("callback"), "__self__", None))
-        if entry is not None:
-            for name in ("callback", "error_callback", "timeout_callback", "accept_callback"):
-                options[name] = _noting(name, options.get(name), entry, ended)
-        return apply_async(target, args or (), kwargs or {}, **options)
-
-    pool.apply_async = watched
-
-
-def _noting(
-    name: str, callback: Any, entry: Running, ended: Callable[[Running], None]
-) -> Callable[..., Any]:
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        if name == "accept_callback":
-            entry.started_s = time.monotonic()
-            return callback(*args, **kwargs) if callback else None
-        soft = name == "timeout_callback" and bool(args and args[0])
-        try:
-            return callback(*args, **kwargs) if callback else None
-        finally:
-            if not soft:
-                ended(entry)
-
-    return noted

@@ -27,6 +27,8 @@ logger = logging.getLogger("celery_idem.lanes")
 #: Longest wait of a BRPOP that does not offer every lane, in seconds: after it, the offer is
 #: looked at anew even if the server would not let us end it early (an ACL without CLIENT).
 RESTRICTED_WAIT_S = 1
+#: How long kombu before 5.6 waits in a BRPOP, in seconds.
+STOCK_WAIT_S = 1
 
 
 class Worker(Protocol):
@@ -91,6 +93,8 @@ class RedisFetch:
         self._cycle: LaneCycle = channel._queue_cycle
         self._start: Callable[[Any], Any] = channel._brpop_start
         self._steps = list(channel.priority_steps)
+        # a transport option since kombu 5.6
+        self._wait_s: float = getattr(channel, "brpop_timeout", STOCK_WAIT_S)
         self._keys: dict[str, list[str]] = {}
         self._client_id: tuple[int, int | None] = (0, None)  # of which socket, and the id
         channel._brpop_start = self.brpop_start
@@ -116,15 +120,15 @@ class RedisFetch:
         """kombu's, with the keys in our order: lane by lane, and in a lane by priority."""
         channel = self._channel
         self._learn_client_id()
+        wait_s = self._wait_s if timeout is None else timeout
         if self._is_restricted():
-            wait_s = channel.brpop_timeout if timeout is None else timeout
-            timeout = min(wait_s or RESTRICTED_WAIT_S, RESTRICTED_WAIT_S)
+            wait_s = min(wait_s or RESTRICTED_WAIT_S, RESTRICTED_WAIT_S)
         self._cycle.answered = False
         steps = channel.priority_steps
         cycle, channel._queue_cycle = channel._queue_cycle, self
         channel.priority_steps = [0]
         try:
-            self._start(timeout)
+            self._start(wait_s)
         finally:
             channel.priority_steps = steps
             channel._queue_cycle = cycle

@@ -1,0 +1,131 @@
+"""Hear of every request that the pool takes and ends, whatever the pool and the Celery."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery_idem.lanes.consumer import WorkerLanes
+
+
+@dataclass(slots=True)
+class Running:
+    """One request that was handed to the pool."""
+
+    request: Any
+    lane: str
+    started_s: float
+    applied: bool = False  # the pool has it; before that, Celery may still drop it as revoked
+
+
+class HubWaker:
+    """Ends the event loop's wait from another thread.
+
+    kombu 5.5's ``hub.call_soon`` does not: what a thread has finished, and its ack, would wait for
+    the next event, up to a second. Newer ones have a waker of their own.
+    """
+
+    def __init__(self, hub: Any) -> None:
+        self._hub = hub
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def listen(self) -> None:
+        """From now on; a connection that breaks takes all readers from the loop."""
+        self._hub.add_reader(self._reader, self._drain)
+
+    def wake(self) -> None:
+        """The loop looks at what is due. From any thread."""
+        with contextlib.suppress(OSError):  # full: it is awake already
+            self._writer.send(b"\0")
+
+    def _drain(self) -> None:
+        with contextlib.suppress(OSError):
+            self._reader.recv(4096)
+
+
+def is_threaded(pool: Any) -> bool:
+    """Whether jobs end in threads of this process, beside the event loop."""
+    return "thread" in type(pool).__module__
+
+
+def waits_for_threads(consumer: Any) -> bool:
+    """Whether jobs end in threads that the event loop does not hear of by itself."""
+    hub = consumer.hub
+    return hub is not None and is_threaded(consumer.pool) and not hasattr(hub, "_waker")
+
+
+def ack_at_once(consumer: Any) -> None:
+    """In green pools, send an ack when its job has ended, as Celery 5.7 does by itself.
+
+    Older ones send it when the next message comes, and with all windows full none does: acks of
+    all lanes would go out together every two seconds, and nothing be left to choose from.
+    """
+    if consumer.hub is not None or hasattr(consumer, "call_soon_ack"):
+        return
+    if not getattr(consumer.pool, "is_green", False):
+        return
+    make: Callable[[], Any] = consumer.create_task_handler
+
+    def handler() -> Any:
+        consumer.call_soon = _at_once
+        try:
+            return make()
+        finally:
+            del consumer.call_soon
+
+    consumer.create_task_handler = handler
+
+
+def _at_once(act: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    act(*args, **kwargs)  # ack_log_error: it logs what goes wrong
+
+
+def watch_pool(consumer: Any, lanes: WorkerLanes, waker: HubWaker | None) -> None:
+    """Tell the lanes of every request that the pool takes and ends."""
+    pool, hub = consumer.pool, consumer.hub
+    apply_async = pool.apply_async
+    threads = is_threaded(pool)
+
+    def ended(entry: Running) -> None:
+        if getattr(pool, "is_green", False):
+            # its greenlet still counts in the pool: starting the next from here would block it
+            consumer.timer.call_after(0, lanes.ended, (entry,))
+        elif threads and hub is not None:
+            hub.call_soon(lanes.ended, entry)
+            if waker is not None:
+                waker.wake()
+        else:
+            lanes.ended(entry)
+
+    def watched(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        entry = lanes.applying(getattr(options.get("callback"), "__self__", None))
+        if entry is not None:
+            for name in ("callback", "error_callback", "timeout_callback", "accept_callback"):
+                options[name] = _noting(name, options.get(name), entry, ended)
+        return apply_async(target, args or (), kwargs or {}, **options)
+
+    pool.apply_async = watched
+
+
+def _noting(
+    name: str, callback: Any, entry: Running, ended: Callable[[Running], None]
+) -> Callable[..., Any]:
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if name == "accept_callback":
+            entry.started_s = time.monotonic()
+            return callback(*args, **kwargs) if callback else None
+        soft = name == "timeout_callback" and bool(args and args[0])
+        try:
+            return callback(*args, **kwargs) if callback else None
+        finally:
+            if not soft:
+                ended(entry)
+
+    return noted

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import leftovers
 from tests.support.apps import apps_forgotten
@@ -25,6 +26,10 @@ from tests.support.services import MISSING
 from tests.support.workers import Worker
 
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL", "") not in ("", "0")
+
+# how long an example takes is the machine's matter, and no pass mark
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
 
 _mark = pytest.StashKey[str]()
 _left = pytest.StashKey[list[str]]()

@@ -168,10 +168,12 @@ def refusal(key: str, outcome: Outcome) -> IdemError:
                 "work: change the key, or say what counts with fingerprint="
             )
         case Poison(crashes=crashes):
-            return Poisoned(
+            poisoned = Poisoned(
                 f"{key!r} ended by a crash {crashes} times and is not run again; find out why, "
                 f"then: celery -A proj idem release {key!r}"
             )
+            poisoned.crashes = crashes
+            return poisoned
         case Revoked():
             return KeyRevoked(f"{key!r} was revoked by an operator")
     return IdemError(f"{key!r}: {outcome}")

@@ -48,6 +48,8 @@ class LeaseLost(IdemError):
 class Poisoned(IdemError):
     """The key's claims ended by a crash ``max_crashes`` times: the body is not run again."""
 
+    crashes: int = 0  #: how many there were
+
 
 class KeyRevoked(IdemError):
     """An operator revoked the key: the body is not run."""

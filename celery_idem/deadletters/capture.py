@@ -52,7 +52,7 @@ def keep_failure(task: Any, error: BaseException) -> None:
         lane=parent.lane_of(task.app, message),
         fault=_fault(error),
         retries=request.retries or 0,
-        crashes=holding.crashes if holding else 0,
+        crashes=holding.crashes if holding else getattr(error, "crashes", 0),
         fence=holding.fence if holding else 0,
         worker=request.hostname or "",
     )

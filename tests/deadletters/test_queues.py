@@ -133,6 +133,7 @@ def test_capture_and_replay_work_on_rabbitmq(rabbit_stage: Stage) -> None:
                              headers={"task": "letters.good", "id": name}, **common)  # fmt: skip
 
     assert letter_of(rabbit_stage, pill.id).reason is Reason.POISON
+    assert rabbit_stage.effects.count("start:rp") == 3
     assert letter_of(rabbit_stage, "half").reason is Reason.UNDECODABLE
     assert letter_of(rabbit_stage, "pickle").reason is Reason.UNDECODABLE
     assert letter_of(rabbit_stage, failing.id).reason is Reason.RETRIES_EXHAUSTED

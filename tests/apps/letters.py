@@ -86,6 +86,16 @@ def retries(self: Any, name: str, mended: str = "") -> str:
     return name
 
 
+@app.task(base=IdempotentTask, name="letters.delayed", bind=True, idem_key="delayed:{name}",
+          max_retries=3)  # fmt: skip
+def delayed(self: Any, name: str, mended: str = "") -> str:
+    _effects().bump(f"start:{name}", retries=self.request.retries)
+    if not _mended(mended):
+        raise self.retry(countdown=2, exc=ValueError("not yet"))
+    _effects().bump(name)
+    return name
+
+
 @app.task(base=IdempotentTask, name="letters.rejects", bind=True, idem_key="rejects:{name}")
 def rejects(self: Any, name: str, mended: str = "") -> str:
     _effects().bump(f"start:{name}")

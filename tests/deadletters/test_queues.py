@@ -32,14 +32,13 @@ def rabbit_stage(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield stage
 
 
-def _stage(request: Any, factory: Any, broker: str, idem: dict[str, Any]) -> Any:
-    env = {}
+def _stage(request: Any, factory: Any, broker: str, idem: dict[str, Any], **env: str) -> Any:
     if broker == "rabbitmq":
         rabbit = request.getfixturevalue("rabbitmq")
         if not rabbit.private:
             pytest.skip("needs a vhost of its own (rabbitmqctl)")
         redis = request.getfixturevalue("redis_url")
-        env = {"TEST_BROKER": rabbit.url, "TEST_BACKEND": redis}
+        env |= {"TEST_BROKER": rabbit.url, "TEST_BACKEND": redis}
         idem = {**idem, "store": redis}
     return open_stage(factory, "tests.apps.letters", TEST_IDEM=json.dumps(idem), **env)
 
@@ -144,3 +143,36 @@ def test_capture_and_replay_work_on_rabbitmq(rabbit_stage: Stage) -> None:
     for name in ("rp", "rr"):
         rabbit_stage.effects.wait_count(name, 1, DEADLINE_S)
     wait_until(lambda: depth(rabbit_stage, "celery") == 0, DEADLINE_S, "an empty queue")
+
+
+@pytest.mark.rabbitmq
+def test_retries_with_native_delay_on_quorum_queues_are_not_taken_for_a_cycle(
+    request: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """C43: a delayed retry travels through dead-lettering queues; RabbitMQ before 4.0.1 drops what
+    has been through them before. Four attempts, then a letter, whose replay is not dropped."""
+    conf = {
+        "task_default_queue_type": "quorum",
+        "task_default_exchange_type": "topic",
+        "broker_transport_options": {"confirm_publish": True},
+        "worker_detect_quorum_queues": True,
+    }
+    with _stage(request, tmp_path_factory, "rabbitmq", {}, TEST_CONF=json.dumps(conf)) as stage:
+        stage.start_worker()
+        gate = stage.gate("quorum")
+        sent = stage.tasks.delayed.delay("q", str(gate))
+
+        letter = letter_of(stage, sent.id)
+        assert letter.reason is Reason.RETRIES_EXHAUSTED
+        assert stage.effects.count("start:q") == 4
+        assert depth(stage, "celery_delayed_1") == 0  # RabbitMQ's delay was there, and is empty
+        assert any("celery_delayed" in str(it) for it in _deaths(letter))
+        gate.touch()
+
+        assert replay(stage.tasks.app, [letter]).fates == {Fate.RUN: 1}
+        stage.effects.wait_count("q", 1, DEADLINE_S)
+        assert stage.effects.count("start:q") == 5
+
+
+def _deaths(letter: Any) -> list[Any]:
+    return list(letter.message.headers.get("x-death") or ())

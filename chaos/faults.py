@@ -16,6 +16,7 @@ import redis
 
 from chaos.schedule import Fault, Kind
 from chaos.stage import Stage
+from tests.support.sentinel import CAREFUL
 from tests.support.waiting import DeadlineMissed
 from tests.support.workers import Worker
 
@@ -300,7 +301,7 @@ def bring_old_master_back(self: Director, fault: Fault) -> str:
         old.cont()
         what = "master frozen"
     else:
-        old.extra = ["--replicaof", "127.0.0.1", str(new.port)]
+        old.extra = [*CAREFUL, "--replicaof", "127.0.0.1", str(new.port)]
         old.start()
         what = "master killed"
     trio.wait_in_sync(old)

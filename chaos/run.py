@@ -221,8 +221,9 @@ def _outcome(show: _Show, calm: float) -> Outcome:
     popped: frozenset[str] = frozenset()
     if show.plan.leg.loses_popped:
         popped = vanished(jobs, missing - done, show.watcher.looks, taking, started)
+    sent = {job.key: job.sent for job in jobs.values()}
     failovers = [(h.began, h.ended) for h in happenings if h.fault.kind is Kind.FAILOVER]
-    verdict = judge(lines, Accepted(keys, done, letters, popped, failovers), happenings)
+    verdict = judge(lines, Accepted(keys, done, letters, popped, sent, failovers), happenings)
     return Outcome(
         show.plan, show.began, calm, time.monotonic(), lines, happenings,
         recoveries(lines, happenings), verdict, letters, show.customers.refused,

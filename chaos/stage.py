@@ -75,7 +75,7 @@ LEGS = {
         ),
         Leg(
             "sentinel",
-            "redis-streams:// and store on a master and a replica behind three Sentinels",
+            "redis-streams:// and store behind Sentinels: master, replica, min-replicas-to-write 1",
             (*ON_WORKERS, Kind.FAILOVER),
             {"lease_s": 4},
             replicated=True,
@@ -128,7 +128,7 @@ class Stage:
 
     def _open(self) -> None:
         if self.leg.replicated:
-            self.trio = SentinelTrio(self.directory / "sentinel").start()
+            self.trio = SentinelTrio(self.directory / "sentinel", careful=True).start()
         else:
             binary = _survives_file_limit(self.directory)
             self.redis = RedisServer(self.directory / "redis", binary=binary).start()

@@ -21,6 +21,18 @@ STEPS = ("pack", "label", "carrier")
 AT_MOST_ONCE = frozenset({"label"})
 #: Seconds after the end of a fault in which what it began may still come to light.
 AFTERMATH_S = 20.0
+#: Seconds before a failover from which on the replica may lack what the master had acknowledged.
+UNREPLICATED_S = 2.0
+
+PROMISES = (
+    "Nothing is lost: every job is done, or set aside as a letter",
+    "Done is done: no body starts after its key was recorded as done",
+    "A recorded step is not run again",
+    "An at-most-once step happens at most once",
+    "Every second effect has a fault between it and the first",
+)
+POPPED = "Popped by kombu's Redis transport and not yet recorded when its worker died (C15)"
+UNREPLICATED = "Acknowledged by a master that had not replicated it when it was replaced (C64)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,7 @@ class Accepted:
     done_in_store: frozenset[str] = frozenset()  #: recorded as done; the ledger's line may be lost
     letters: Mapping[str, str] = field(default_factory=dict)  #: key → why it was set aside
     popped: frozenset[str] = frozenset()  #: gone from the broker at the death of a worker (C15)
+    sent: Mapping[str, float] = field(default_factory=dict)  #: key → when the broker had taken it
     unreplicated: Sequence[tuple[float, float]] = ()  #: failovers: (began, ended)
 
 
@@ -69,23 +82,22 @@ def judge(lines: Sequence[Line], accepted: Accepted, faults: Sequence[Happening]
     missing = accepted.keys - done - accepted.letters.keys()
     popped = missing & accepted.popped
     again = {key for key, of in by_key.items() if started_after_done(of)}
-    failed_over = {k for k in again if _across(by_key[k], accepted.unreplicated)}
-    unsure = [k for k, of in by_key.items() if unexplained(of, faults)]
-    promises = (
-        Promise("Nothing is lost: every job is done, or set aside as a letter",
-                _sorted(missing - popped)),
-        Promise("Done is done: no body starts after its key was recorded as done",
-                _sorted(again - failed_over)),
-        Promise("A recorded step is not run again", _where(by_key, step_again)),
-        Promise("An at-most-once step happens at most once", _where(by_key, twice_at_most_once)),
-        Promise("Every second effect has a fault between it and the first", _sorted(unsure)),
-    )  # fmt: skip
+    broken = (
+        missing - popped,
+        again,
+        _where(by_key, step_again),
+        _where(by_key, twice_at_most_once),
+        _where(by_key, lambda of: unexplained(of, faults)),
+    )
+    failed_over = {k for k in set().union(*broken) if _in_failover(k, by_key[k], accepted)}
+    promises = tuple(
+        Promise(text, _sorted(keys - failed_over))
+        for text, keys in zip(PROMISES, broken, strict=True)
+    )
     known = (
-        Promise("Popped by kombu's Redis transport and not yet recorded when its worker died (C15)",
-                _sorted(popped)),
-        Promise("Done, recorded on a master that had not replicated it, and run again (C64)",
-                _sorted(failed_over)),
-    )  # fmt: skip
+        Promise(POPPED, _sorted(popped)),
+        Promise(UNREPLICATED, _sorted(failed_over)),
+    )
     return Verdict(promises, _counts(by_key, accepted, done), tuple(k for k in known if k.broken))
 
 
@@ -150,18 +162,19 @@ def _fault_between(first: Line, second: Line, faults: Sequence[Happening]) -> bo
     )
 
 
-def _across(lines: Sequence[Line], failovers: Sequence[tuple[float, float]]) -> bool:
-    """Whether a failover lies between the record and the start after it."""
-    completed = min(float(line["monotonic"]) for line in lines if line["what"] == "completed")
-    starts = [float(line["monotonic"]) for line in lines if line["what"] == "start"]
-    late = [at for at in starts if at > completed]
-    return any(completed - 5 < began and at > began for began, _ in failovers for at in late)
+def _in_failover(key: str, lines: Sequence[Line], accepted: Accepted) -> bool:
+    """Whether the job was accepted, or anything of it recorded, around a failover."""
+    times = [float(line["monotonic"]) for line in lines]
+    times += [accepted.sent[key]] if key in accepted.sent else []
+    return any(
+        began - UNREPLICATED_S < at < ended
+        for began, ended in accepted.unreplicated
+        for at in times
+    )
 
 
-def _where(
-    by_key: Mapping[str, list[Line]], wrong: Callable[[list[Line]], bool]
-) -> tuple[str, ...]:
-    return _sorted(key for key, of in by_key.items() if wrong(of))
+def _where(by_key: Mapping[str, list[Line]], wrong: Callable[[list[Line]], bool]) -> set[str]:
+    return {key for key, of in by_key.items() if wrong(of)}
 
 
 def _sorted(keys: Iterable[str]) -> tuple[str, ...]:

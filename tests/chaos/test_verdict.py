@@ -82,9 +82,18 @@ def test_the_same_across_a_failover_is_known():
     lines = [*once("pay:1"), line(9, "pay:1", "start", 2)]
 
     verdict = judge(lines, Accepted(keys("pay:1"), unreplicated=[(3.5, 8.0)]), [])
+    elsewhere = judge(lines, Accepted(keys("pay:1"), unreplicated=[(20, 30)]), [])
 
     assert verdict.holds
     assert [known.broken for known in verdict.known] == [("pay:1",)]
+    assert not elsewhere.holds
+
+
+@pytest.mark.parametrize(("sent", "holds"), [(3.0, True), (1.0, False), (9.0, False)])
+def test_a_lost_job_is_known_only_if_it_was_accepted_around_the_failover(sent, holds):
+    accepted = Accepted(keys("pay:1"), sent={"pay:1": sent}, unreplicated=[(3.5, 8.0)])
+
+    assert judge([], accepted, []).holds is holds
 
 
 def test_a_second_effect_needs_a_fault_of_its_worker_in_between():

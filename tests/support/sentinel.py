@@ -19,18 +19,22 @@ SENTINELS = 3
 DOWN_AFTER_MS = 1000
 #: What a Sentinel waits before it tries a failover again, in milliseconds.
 FAILOVER_TIMEOUT_MS = 5000
+#: A master that wakes up after its replacement finds no replica, and refuses what would be lost.
+CAREFUL = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "1")
 
 
 class SentinelTrio:
     """``servers[0]`` is the master at first, ``servers[1]`` its replica; three Sentinels watch.
 
     The servers keep an AOF (fsync always) and replicate asynchronously, as Redis does: what the
-    master had acknowledged and not yet sent is not in the replica.
+    master had acknowledged and not yet sent is not in the replica. ``careful=True`` sets them up as
+    our documents advise: a master that has not heard of a replica for a second takes no writes.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, careful: bool = False) -> None:
         self.directory = directory
-        self.servers = [RedisServer(directory / "a"), RedisServer(directory / "b")]
+        extra = CAREFUL if careful else ()
+        self.servers = [RedisServer(directory / name, extra=extra) for name in ("a", "b")]
         self.ports: list[int] = []
         self._sentinels: list[subprocess.Popen[bytes]] = []
 

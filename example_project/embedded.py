@@ -37,7 +37,7 @@ def server_binary() -> str:
 
 
 def start_server(family: Family, folder: Path) -> str:
-    """Start it and wait until it answers; returns its URL. It ends with the family."""
+    """Start it and wait until it answers; returns its address. It ends with the family."""
     folder.mkdir(parents=True, exist_ok=True)
     binary, log = server_binary(), folder / "server.log"
     for _ in range(START_TRIES):
@@ -53,7 +53,7 @@ def start_server(family: Family, folder: Path) -> str:
             log,
         )  # fmt: skip
         if _answers_in_time(process, port):
-            return f"redis://{LOOPBACK}:{port}/0"
+            return f"{LOOPBACK}:{port}/0"
         family.kill(process)
     raise RuntimeError(f"{binary} did not start:\n{log.read_text()[-2000:]}")
 

@@ -28,6 +28,7 @@ class Premises:
     family: Family
     workers: dict[str, Process] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
+    scheme: str = "redis://"  #: Celery's own transport, or ``redis-streams://``
     #: further settings of the shop, see ``example_project/shop/settings.py``
     settings: dict[str, str] = field(default_factory=dict)
     started: int = 0
@@ -47,7 +48,7 @@ class Premises:
         Books(self.books).create()
         address = self._start_gateway()
         self.env.update(
-            SHOP_BROKER=start_server(self.family, self.folder / "redis"),
+            SHOP_BROKER=self.scheme + start_server(self.family, self.folder / "redis"),
             SHOP_BOOKS=str(self.books),
             SHOP_GATEWAY=address,
             SHOP_MAIL=address,

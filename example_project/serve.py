@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="shop-"))
     try:
         with Family() as family:
-            shop = Premises(folder, family, settings={"SHOP_STORE": "tiered"})
+            # a visitor may kill the worker at any instant: this broker loses nothing then
+            settings = {"SHOP_STORE": "tiered"}
+            shop = Premises(folder, family, scheme="redis-streams://", settings=settings)
             print("starting a server, a gateway, a database and a worker ...", flush=True)
             shop.open(workers=1, database=options.database)
             site, address = start_site(shop, options.port)

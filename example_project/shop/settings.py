@@ -1,7 +1,8 @@
 """Settings of the shop. What differs from place to place comes from the environment:
 
 ``DATABASE_URL``   default: SQLite, ``shop.sqlite3`` beside ``manage.py``
-``SHOP_BROKER``    default: ``redis://localhost:6379/0``; also where results are kept
+``SHOP_BROKER``    default: ``redis-streams://localhost:6379/0``, which loses no message of a
+                   killed worker; results are kept on the same server
 ``SHOP_STORE``     where records of jobs are kept; default: Redis before the database, and with
                    SQLite, which has one writer at a time, Redis alone
 ``SHOP_LEASE_S``   seconds after which a dead worker's job is another's; default 30
@@ -84,9 +85,8 @@ DEFAULT_FROM_EMAIL = "orders@shop.example"
 
 # --- Celery ------------------------------------------------------------------------------------
 
-CELERY_BROKER_URL = CELERY_RESULT_BACKEND = os.environ.get(
-    "SHOP_BROKER", "redis://localhost:6379/0"
-)
+CELERY_BROKER_URL = os.environ.get("SHOP_BROKER", "redis-streams://localhost:6379/0")
+CELERY_RESULT_BACKEND = CELERY_BROKER_URL.replace("redis-streams://", "redis://")
 CELERY_TASK_DEFAULT_QUEUE = "normal"
 CELERY_TASK_TIME_LIMIT = 300
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
@@ -99,7 +99,7 @@ CELERY_BEAT_SCHEDULE = {
 CELERY_IDEM: dict[str, Any] = {
     "lease_s": float(os.environ.get("SHOP_LEASE_S", "30")),
     "lanes": {"critical": 10, "normal": 5, "low": 1},
-    "dead_letters": {"store": CELERY_BROKER_URL},
+    "dead_letters": {"store": CELERY_RESULT_BACKEND},
 }
 if store := os.environ.get("SHOP_STORE") or ("" if SQLITE else "tiered"):
     CELERY_IDEM["store"] = store

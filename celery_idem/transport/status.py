@@ -7,6 +7,7 @@ from typing import Any
 
 import redis
 
+from celery_idem.stores.redis.durability import durability_of
 from celery_idem.transport import scripts
 from celery_idem.transport.moving import channel_of, lists_of, stock_queues
 
@@ -106,24 +107,10 @@ def sessions(connection: Any) -> list[SessionStatus]:
 def warnings(client: Any) -> list[str]:
     """What in the server's configuration can lose messages, a sentence each.
 
-    Nothing where the server does not say (managed servers refuse CONFIG).
+    Nothing where the server does not say.
     """
     try:
-        config = client.config_get("maxmemory*") | client.config_get("appendonly")
-        config |= client.config_get("save")
+        durability = durability_of(client)
     except redis.RedisError:
         return []
-    found = []
-    policy = config.get("maxmemory-policy", "noeviction")
-    if config.get("maxmemory", "0") != "0" and policy != "noeviction":
-        found.append(
-            f"maxmemory-policy is {policy}: a full server throws messages away; "
-            "set it to noeviction, then producers get an error instead"
-        )
-    if config.get("appendonly", "yes") == "no":
-        kept = "the last snapshot" if config.get("save") else "nothing"
-        found.append(
-            f"appendonly is no: after a crash of the server {kept} is there; "
-            "set appendonly yes (and appendfsync always where a second's messages are too many)"
-        )
-    return found
+    return [it for it in (durability.eviction("messages"), durability.loss()) if it]

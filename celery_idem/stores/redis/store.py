@@ -27,6 +27,7 @@ from celery_idem.core.record import (
 )
 from celery_idem.core.settings import DEFAULT_STORE_PATIENCE_S
 from celery_idem.stores.redis.connection import client_from_url
+from celery_idem.stores.redis.durability import durability_of
 from celery_idem.stores.redis.scripts import Script, ScriptRunner
 
 _PACKAGE = "celery_idem.stores.redis"
@@ -182,16 +183,12 @@ class RedisStore:
                 return
 
     def warnings(self) -> list[str]:
-        found = []
-        answer = self._scripts.patiently(lambda: self.client.config_get("maxmemory-policy"))
-        policy = answer.get("maxmemory-policy", "noeviction")
-        if policy != "noeviction":
-            found.append(
-                f"the Redis store may evict records (maxmemory-policy {policy}): an evicted "
-                "lease looks like a dead owner, an evicted done record runs again; set "
-                "maxmemory-policy noeviction"
-            )
-        return found
+        durability = self._scripts.patiently(lambda: durability_of(self.client))
+        sentence = durability.eviction("records")
+        if not sentence:
+            return []
+        # an evicted lease looks like a dead owner, an evicted done record runs again
+        return [f"the Redis store: {sentence}"]
 
     def close(self) -> None:
         self._scripts.close()

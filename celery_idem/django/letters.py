@@ -112,7 +112,7 @@ class DjangoLetterStore:
 
             def run(connection: Any, low: int = low) -> list[Letter]:
                 where, given = condition(connection, wanted, low, high)
-                return rows.letters(connection, where, given, limit=WALK_BATCH)
+                return rows.letters(connection, where, given, "ASC", WALK_BATCH)
 
             some = self._connections.patiently(run)
             yield from some

@@ -67,18 +67,22 @@ def look(connection: Any, letter_id: str) -> Look:
 
 
 def letters(
-    connection: Any, where: str, given: Sequence[Any], order: str = "ASC", limit: int = 0
+    connection: Any, where: str, given: Sequence[Any], order: str, limit: int
 ) -> list[Letter]:
-    """The letters of a condition, by position."""
-    quote = connection.ops.quote_name
-    columns = ", ".join(quote(name) for name in _LETTER)
+    """The first letters of a condition, by position.
+
+    Their positions are looked for first: those are in every index, so that the planner has no
+    reason to go through all letters by position because it takes the wanted ones for frequent.
+    """
+    quote, table = connection.ops.quote_name, _table(connection)
+    position = quote("position")
+    columns = ", ".join(f"r.{quote(name)}" for name in _LETTER)
     sql = (
-        f"SELECT {columns} FROM {_table(connection)} WHERE {where} "
-        f"ORDER BY {quote('position')} {order}"
+        f"SELECT {columns} FROM (SELECT {position} FROM {table} WHERE {where} "
+        f"ORDER BY {position} {order} LIMIT %s) p JOIN {table} r ON r.{position} = p.{position}"
     )
-    if limit:
-        sql, given = f"{sql} LIMIT %s", [*given, limit]
-    return [_letter(line) for line in fetched(connection, sql, given)]
+    found = (_letter(line) for line in fetched(connection, sql, [*given, limit]))
+    return sorted(found, key=lambda it: it.position, reverse=order == "DESC")
 
 
 def of_ids(connection: Any, ids: Iterable[str]) -> list[Letter]:
@@ -254,10 +258,13 @@ def _letter(line: Sequence[Any]) -> Letter:
 
 
 def _among(connection: Any, column: str, values: Sequence[Any]) -> Iterable[Letter]:
+    quote = connection.ops.quote_name
+    columns = ", ".join(quote(name) for name in _LETTER)
     for start in range(0, len(values), MOST_IN_ONE):
         some = values[start : start + MOST_IN_ONE]
         marks = ", ".join(["%s"] * len(some))
-        yield from letters(connection, f"{connection.ops.quote_name(column)} IN ({marks})", some)
+        sql = f"SELECT {columns} FROM {_table(connection)} WHERE {quote(column)} IN ({marks})"
+        yield from (_letter(line) for line in fetched(connection, sql, some))
 
 
 def _write_over(

@@ -58,9 +58,11 @@ def test_a_worker_keeps_its_letters_in_the_database_without_being_told(
     assert (row.task, row.reason, row.state) == ("shop.order", "retries_exhausted", "new")
     call_command("dlq", "replay", row.id)
 
-    assert jobs.app.AsyncResult(sent.id).get(timeout=DEADLINE_S) == [
-        "order:7 done", "email:7 done", "stock:7 done",
-    ]  # fmt: skip
+    # Asked anew each time: a result object keeps the failure that it saw first.
+    wait_until(
+        lambda: jobs.app.AsyncResult(sent.id).state == "SUCCESS", DEADLINE_S, "the second end"
+    )
+    assert [effects.count(f"{name}:7") for name in ("email", "stock")] == [1, 1]
     assert Effect.objects.filter(name="order:7").count() == 2  # the step that was done, once
     assert not DeadLetter.objects.exists()
     assert DeadLetterTrail.objects.get().id == row.id
@@ -172,6 +174,10 @@ def fill(alias: str) -> None:
         cursor.execute(f"{analyze} idem_letter")
 
 
+#: SQLite's name of the index that holds positions apart
+OF_SQLITE = {"position": "sqlite_autoindex_idem_letter_2"}
+
+
 class Plans:
     """The plans of the statements that run inside the block on Django's own connection."""
 
@@ -205,8 +211,7 @@ class Plans:
 
 def reads_or_sorts_all(plan: str) -> bool:
     """Whether the plan goes through the table, or sorts what it found."""
-    lines = plan.splitlines()
-    scans = any("SCAN" in line and "USING" not in line and "CONSTANT" not in line for line in lines)
+    scans = any("SCAN idem_letter" in line and "USING" not in line for line in plan.splitlines())
     return scans or "Seq Scan" in plan or "TEMP B-TREE" in plan or "Sort" in plan
 
 
@@ -235,7 +240,7 @@ def test_a_page_of_every_filter_is_read_from_an_index_in_its_order(
 
     assert len(found) == count
     [plan] = plans.explained()
-    assert index in plan
+    assert OF_SQLITE.get(index, index) in plan if filled == "sqlite" else index in plan
     if name != "key":  # a key has few letters: they are sorted
         assert not reads_or_sorts_all(plan), plan
 

@@ -86,6 +86,10 @@ class KeyRecordAdmin(ReadOnly):
     )  # fmt: skip
     readonly_fields = fields
 
+    def get_queryset(self, request: Any) -> QuerySet[Any]:
+        """Without what is left of forgotten records."""
+        return super().get_queryset(request).filter(created_ms__gt=0)
+
     @admin.display(description="state", ordering="state")
     def label(self, record: KeyRecord) -> str:
         colour = _COLOURS.get(State(record.state), "#5b6770")

@@ -24,6 +24,7 @@ class KeyRecord(models.Model):
     """What is known of one key: a :class:`celery_idem.core.record.Record` as a row.
 
     ``version`` grows with every write; each is one ``UPDATE … WHERE version = <the one seen>``.
+    The row of a forgotten record stays until it is pruned, empty but for its fence.
     """
 
     digest = models.CharField(max_length=64, primary_key=True, editable=False)

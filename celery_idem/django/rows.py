@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ _NUMBERS = (
 )  # fmt: skip
 _OTHERS = ("state", "revoked", "result", "settled", "published", "version", "step_count")
 _FIELDS = (*_TEXTS, *_NUMBERS, *_OTHERS)
+
+#: leaves room for as many writes again in 64 bits
+_FIRST_VERSION_BITS = 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,8 @@ def clock_ms(connection: Any) -> int:
 def insert(connection: Any, record: Record, step_count: int = 0) -> bool:
     """A new row; ``False`` when somebody else's is there already. Outside a transaction."""
     values = {"digest": digest_of(record.key), **_values(record), "step_count": step_count}
-    values["version"] = 1
+    # Not 1: a row that was deleted and is there again must not look like the one before it.
+    values["version"] = random.getrandbits(_FIRST_VERSION_BITS)
     try:
         _execute(connection, _insert_sql(connection, KeyRecord, tuple(values)), values)
     except IntegrityError:

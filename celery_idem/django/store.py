@@ -33,6 +33,9 @@ Decision = Callable[[Record | None, int], tuple[Record | None, T]]
 MAX_CONFLICTS = 500
 #: Longest pause before it reads again, in seconds.
 CONFLICT_PAUSE_S = 0.02
+#: How long the row of a record that is over stays, at least: it keeps the highest fence of its key
+#: from those who looked before it was over, and have not written yet.
+PRUNE_AFTER_MS = 60_000
 
 
 class DjangoStore:
@@ -63,12 +66,13 @@ class DjangoStore:
             return protocol.claim(record, kept, now_us)
 
         def run(connection: Any) -> Outcome:
-            outcome, step_count = _change(connection, kept.key, decide)
-            if not isinstance(outcome, Claimed):
-                return outcome
-            # Nobody else may write steps from now on: this claim is the only one.
-            steps = rows.steps(connection, digest_of(kept.key)) if step_count else {}
-            return replace(outcome, claim=replace(outcome.claim, key=request.key), steps=steps)
+            def with_steps(outcome: Outcome, step_count: int) -> Outcome:
+                if not isinstance(outcome, Claimed):
+                    return outcome
+                steps = rows.steps(connection, digest_of(kept.key)) if step_count else {}
+                return replace(outcome, claim=replace(outcome.claim, key=request.key), steps=steps)
+
+            return _change(connection, kept.key, decide, with_steps)
 
         return self._connections.patiently(run)
 
@@ -121,17 +125,10 @@ class DjangoStore:
         return self._decide(self._name(key), decide)
 
     def forget(self, key: str) -> bool:
-        digest = digest_of(self._name(key))
+        def decide(record: Record | None, now_us: int) -> tuple[Record | None, bool]:
+            return None if record is None else _forgotten(record, now_us), record is not None
 
-        def run(connection: Any) -> bool:
-            now_us, found = rows.read(connection, [digest])
-            with Transaction(connection):
-                gone = rows.delete(connection, [digest])
-                rows.delete_steps(connection, [digest])
-            row = found.get(digest)
-            return gone == 1 and not (row is not None and _is_over(row.record, now_us))
-
-        return self._connections.patiently(run)
+        return self._decide(self._name(key), decide)
 
     def get(self, key: str) -> Record | None:
         return self.look(key)[1]
@@ -160,11 +157,12 @@ class DjangoStore:
         yield from self._connections.patiently(run)
 
     def prune(self, limit: int = 1000) -> int:
-        """Delete at most ``limit`` records that are past their retention, with their steps, and as
-        many entries of this database's inbox. Returns how many; 0: nothing is left to do."""
+        """Delete at most ``limit`` records that have been past their retention for a minute, with
+        their steps, and as many entries of this database's inbox. Returns how many; 0: nothing is
+        left to do."""
 
         def run(connection: Any) -> int:
-            now_ms = rows.clock_ms(connection)
+            now_ms = rows.clock_ms(connection) - PRUNE_AFTER_MS
             entries = rows.expired(connection, InboxEntry, now_ms, limit)
             gone = rows.delete(connection, entries, now_ms, model=InboxEntry) if entries else 0
             for digest in rows.expired(connection, KeyRecord, now_ms, limit):
@@ -192,7 +190,7 @@ class DjangoStore:
         return replace(keyed, key=self._name(keyed.key)) if self._hash_keys else keyed
 
     def _decide(self, key: str, decide: Decision[T]) -> T:
-        return self._connections.patiently(lambda connection: _change(connection, key, decide)[0])
+        return self._connections.patiently(lambda connection: _change(connection, key, decide))
 
 
 def open_store(around: Any, patience_s: float) -> DjangoStore:
@@ -200,25 +198,42 @@ def open_store(around: Any, patience_s: float) -> DjangoStore:
     return DjangoStore(hash_keys=around.settings.hash_keys, patience_s=patience_s)
 
 
-def _change(connection: Any, key: str, decide: Decision[T]) -> tuple[T, int]:
-    """Read, decide, write if nobody else has written; again if somebody has. Returns the answer
-    and how many steps the record may have."""
+def _change(
+    connection: Any,
+    key: str,
+    decide: Decision[T],
+    completed: Callable[[T, int], T] = lambda answer, step_count: answer,
+) -> T:
+    """Read, decide, write if nobody else has written; again if somebody has.
+
+    ``completed`` makes the answer whole before anything is written, from how many steps the record
+    may have: what it reads is as old as the record, or the write is refused.
+    """
     digest = digest_of(key)
     for tries in range(MAX_CONFLICTS):
         now_us, found = rows.read(connection, [digest])
         row = found.get(digest)
-        seen = None if row is None or _is_over(row.record, now_us) else row.record
+        seen = row.record if row is not None and not _is_over(row.record, now_us) else None
+        if row is not None and seen is None:
+            now_us = max(now_us, row.record.fence + 1)  # above the fences of what is over, too
         after, answer = decide(seen, now_us)
         step_count = row.step_count if row is not None and seen is not None else 0
+        answer = completed(answer, step_count)
         if after is None or after is seen:
-            return answer, step_count
-        step_count += len(after.steps)
+            return answer
+        step_count = 0 if _is_over(after, now_us) else step_count + len(after.steps)
         if _write(connection, row, seen, after, step_count):
-            return answer, step_count
+            return answer
         time.sleep(random.uniform(0, min(0.001 * tries, CONFLICT_PAUSE_S)))
     raise StoreUnavailable(
         f"{key!r} was written by others {MAX_CONFLICTS} times while this process tried to"
     )
+
+
+def _forgotten(record: Record, now_us: int) -> Record:
+    """What is left of a record that is forgotten, until it is pruned: a row that is over. It keeps
+    the fence, and refuses what others decided when they saw the record."""
+    return Record(key=record.key, fence=record.fence, expires_ms=now_us // 1000)
 
 
 def _write(
@@ -228,7 +243,7 @@ def _write(
 
     Records are read without their steps, so the steps that ``after`` has are new.
     """
-    leftovers = row is not None and seen is None and row.step_count > 0
+    leftovers = row is not None and row.step_count > 0 and (seen is None or step_count == 0)
     if not after.steps and not leftovers:
         return _write_record(connection, row, after, step_count)
     with Transaction(connection) as work:
@@ -264,7 +279,7 @@ def _renew(connection: Any, leases: Sequence[Lease]) -> list[bool]:
             if after is not None and rows.update(connection, row, after, row.step_count):
                 answers.append(held)
                 continue
-        answers.append(_change(connection, lease.key, _renewing(lease))[0])
+        answers.append(_change(connection, lease.key, _renewing(lease)))
     return answers
 
 
@@ -285,4 +300,6 @@ def _with_steps(connection: Any, digest: str, row: rows.Row) -> Record:
 
 
 def _is_over(record: Record, now_us: int) -> bool:
-    return 0 < record.expires_ms <= now_us // 1000
+    """Forgotten, or past its retention. A statement's time may lie before that of a row it reads,
+    so a forgotten record is known by what it lacks, not by a time."""
+    return not record.created_ms or 0 < record.expires_ms <= now_us // 1000

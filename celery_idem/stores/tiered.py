@@ -3,6 +3,10 @@ by the database (S-I7).
 
 Nothing is believed of Redis but that a key is done, which stays true for as long as the record is
 kept. So a Redis that was flushed, restarted, evicted or is down costs queries, and no guarantee.
+
+Who read the database before a record was forgotten or settled may write to Redis after it. So a key
+that is dropped from Redis is *barred* there for some seconds, in which nobody writes it; and who
+took longer than half of them does not write at all.
 """
 
 from __future__ import annotations
@@ -41,6 +45,10 @@ logger = logging.getLogger("celery_idem.stores.tiered")
 
 #: Seconds for which a cache that failed is not asked again.
 REST_S = 5.0
+#: Milliseconds for which nobody may write a key that was dropped.
+BARRED_MS = 10_000
+#: What stands in Redis for a key that is barred; no packed record is like it.
+BARRED = b"-"
 #: Seconds that the cache may take for an answer.
 CACHE_TIMEOUT_S = 0.5
 #: Claims of this process whose fingerprint is remembered until they end; above that the cache is
@@ -79,16 +87,21 @@ class DoneCache:
     def get(self, key: str) -> Record | None:
         """The done record, or ``None`` when the cache knows of none."""
         packed = self._ask(lambda: self.client.get(self._name(key)))
-        return _unpack(key, packed) if packed else None
+        return _unpack(key, packed) if packed and packed != BARRED else None
 
-    def put(self, record: Record, for_ms: int) -> None:
-        """Keep it for so long."""
-        if for_ms > 0:
-            self._ask(lambda: self.client.set(self._name(record.key), _pack(record), px=for_ms))
+    def put(self, record: Record, for_ms: int, age_ms: int) -> None:
+        """Keep it for so long, unless the key is there or barred. ``age_ms``: how old the knowledge
+        is; a bar may have come and gone since."""
+        if for_ms > 0 and age_ms < BARRED_MS // 2:
+            name, packed = self._name(record.key), _pack(record)
+            self._ask(lambda: self.client.set(name, packed, px=for_ms, nx=True))
 
     def drop(self, key: str) -> bool:
-        """Forget it; ``False`` when the cache could not be asked."""
-        return self._ask(lambda: self.client.delete(self._name(key)), rests=False) is not None
+        """Forget the key and bar it; ``False`` when the cache could not be asked."""
+        name = self._name(key)
+        return (
+            self._ask(lambda: self.client.set(name, BARRED, px=BARRED_MS), rests=False) is not None
+        )
 
     def close(self) -> None:
         """Let go of connections."""
@@ -130,7 +143,8 @@ class TieredStore:
         if known is not None:
             return protocol.claim(known, request, 0)[1]  # of a done record: needs no time
         outcome = self.truth.claim(request)
-        if isinstance(outcome, Claimed):
+        if isinstance(outcome, Claimed) and outcome.runs == 1:
+            # Of a key that ran before, the record may know attempts that this process does not.
             self._remember(request)
         elif isinstance(outcome, Done):
             self._fill(request.key)
@@ -146,12 +160,13 @@ class TieredStore:
         if accepted and request is not None:
             # Shorter by what the answer took, so that it is over here before it is over there.
             took_ms = int((time.monotonic() - started) * 1000) + 1
-            self.cache.put(_done(claim, request, result), claim.retention_ms - took_ms)
+            done = _done(claim, request, result)
+            self.cache.put(done, claim.retention_ms - took_ms, took_ms)
         return accepted
 
     def settle(self, key: str, task_id: str) -> None:
+        self.cache.drop(key)  # a later duplicate brings the settled record
         self.truth.settle(key, task_id)
-        self.cache.drop(key)  # the next duplicate brings the settled record
 
     def release(self, claim: Claim, ending: Ending, wait_ms: int = 0) -> bool:
         self._asked.pop(claim.owner, None)
@@ -170,16 +185,19 @@ class TieredStore:
         return self.truth.free(key)
 
     def forget(self, key: str) -> bool:
+        """See :meth:`Store.forget`. Raises :class:`StoreUnavailable`, with nothing forgotten, when
+        Redis can't be asked, too."""
+        if not self.cache.drop(key):
+            raise StoreUnavailable(
+                f"{key!r} is not forgotten: Redis can't be asked to forget it, too, and may say "
+                "that it is done; say it again when Redis is there"
+            )
         forgotten = self.truth.forget(key)
+        self.cache.drop(key)  # the bar is whole again, however long the database took
         with self._lock:
             # A holder that still completes writes a record that knows less than its claim did.
             for owner in [o for o, request in self._asked.items() if request.key == key]:
                 del self._asked[owner]
-        if not self.cache.drop(key):
-            raise StoreUnavailable(
-                f"{key!r} is forgotten by the database, but Redis can't be asked to forget it, "
-                "too, and may say that it is done; say it again when Redis is there"
-            )
         return forgotten
 
     def get(self, key: str) -> Record | None:
@@ -206,9 +224,11 @@ class TieredStore:
                 self._asked.popitem(last=False)
 
     def _fill(self, key: str) -> None:
+        started = time.monotonic()
         now_ms, record = self.truth.look(key)
         if record is not None and record.state is State.DONE:
-            self.cache.put(record, record.expires_ms - now_ms - 1)
+            took_ms = int((time.monotonic() - started) * 1000) + 1
+            self.cache.put(record, record.expires_ms - now_ms - took_ms, took_ms)
 
 
 def open_store(around: choose.Surroundings, patience_s: float) -> TieredStore:

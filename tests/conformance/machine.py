@@ -150,7 +150,7 @@ class SideBySide(RuleBasedStateMachine):
 
     def _claim(self, request: ClaimRequest, again: bool) -> Any:
         real, model = self.real.claim(request), self.model.claim(request)
-        self._same(_visible(real), _visible(model))
+        self._same(visible(real), visible(model))
         granted: Any = multiple()
         if isinstance(real, Claimed) and isinstance(model, Claimed):
             self._note_fences(request.key, real.claim.fence, model.claim.fence, again)
@@ -181,14 +181,14 @@ class SideBySide(RuleBasedStateMachine):
             return None
         given = [pair[side] for pair in self.fences.get(key, [])]
         nth = given.index(record.fence) + 1 if record.fence in given else "put back"
-        return {**_fields(record), "fence": nth if record.fence else "none"}
+        return {**fields_of(record), "fence": nth if record.fence else "none"}
 
     @staticmethod
     def _same(real: object, model: object) -> None:
         assert real == model, f"the store says {real!r}, the model {model!r}"
 
 
-def _visible(outcome: Any) -> object:
+def visible(outcome: Any) -> object:
     """An outcome without what no two stores agree on: the fence's value, exact times."""
     match outcome:
         case Claimed(claim=claim):
@@ -201,7 +201,7 @@ def _visible(outcome: Any) -> object:
     return outcome
 
 
-def _fields(record: Record) -> dict[str, Any]:
+def fields_of(record: Record) -> dict[str, Any]:
     return {
         "state": record.state,
         "owner": record.owner,

@@ -39,6 +39,7 @@ def install(app: Any) -> None:
     # By name: a producer binds its tasks, too, and need not load the worker's code.
     app.steps["consumer"].add("celery_idem.visibility.step:VisibilityStep")
     app.steps["consumer"].add("celery_idem.deadletters.step:DeadLetterStep")
+    app.steps["consumer"].add("celery_idem.transport.buried:BuriedStep")
     install_lanes(app)
     _install_dead_letters()
     revoking.install(app)

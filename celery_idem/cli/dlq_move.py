@@ -10,6 +10,7 @@ from celery_idem.cli.dlq_filter import app_of, filtered, told
 from celery_idem.deadletters import moving
 from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letter_settings_of, letters_of
+from celery_idem.transport import buried
 
 
 @click.command()
@@ -55,9 +56,16 @@ def import_letters(ctx: click.Context, source: IO[str]) -> None:
 @click.pass_context
 @told
 def collect(ctx: click.Context, queues: tuple[str, ...], limit: int) -> None:
-    """Bring letters of broker queues into the store: those of route="queue", or whatever
-    RabbitMQ itself has dead-lettered. Default: the queue of the settings."""
+    """Bring letters of broker queues into the store: those of route="queue", what RabbitMQ itself
+    has dead-lettered, and what redis-streams:// has set aside. Default: the queue of the settings,
+    and all that redis-streams:// has set aside."""
     app = app_of(ctx)
     for queue in queues or (letter_settings_of(app).queue,):
         count = moving.collect(app, queue, limit)
         click.echo(f"{count} collected from {queue}")
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        if buried.has_buried(channel):
+            for queue in queues or buried.queues(channel):
+                count = buried.collect(app, channel, queue, limit)
+                click.echo(f"{count} collected from what was set aside of {queue}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from kombu import Queue
 
-from celery_idem.deadletters import codec
+from celery_idem.deadletters import codec, post
 from celery_idem.deadletters.choose import letters_of
 from celery_idem.deadletters.letter import (
     Letter,
@@ -56,25 +56,26 @@ def load(line: str) -> Letter:
 def collect(app: Any, queue: str, limit: int = 0) -> int:
     """Bring a queue's messages into the store; each is acked once it is stored, so an
     interruption loses nothing, and a second look stores the same letter."""
-    store, count = letters_of(app), 0
+    count = 0
     with app.connection_for_read() as connection:
         bound = Queue(queue)(connection.default_channel)
         while not limit or count < limit:
             message = bound.get(no_ack=False)
             if message is None:
                 break
-            store.put(_letter(app, message_of(message), queue))
+            _keep(app, message_of(message), queue)
             message.ack()
             count += 1
     return count
 
 
-def _letter(app: Any, message: Message, queue: str) -> Letter:
+def _keep(app: Any, message: Message, queue: str) -> None:
     told = message.headers.get(LETTER_HEADER)
     headers = {k: v for k, v in message.headers.items() if k != LETTER_HEADER}
-    if isinstance(told, str):
-        return _sent_by_us(told, replace(message, headers=headers))
-    return _by_the_broker(app, message, queue)
+    if isinstance(told, str):  # redacted and told of when it was sent
+        letters_of(app).put(_sent_by_us(told, replace(message, headers=headers)))
+    else:
+        post.keep(app, _by_the_broker(app, message, queue))
 
 
 def _sent_by_us(told: str, message: Message) -> Letter:
@@ -96,7 +97,6 @@ def _by_the_broker(app: Any, message: Message, queue: str) -> Letter:
         queue=came_from,
     )
     task, task_id = (str(message.headers.get(name) or "") for name in ("task", "id"))
-    given = message.headers.get("idem_key")
     why = str(death.get("reason") or "unknown")
     return Letter(
         id=letter_id(task_id, message),
@@ -104,17 +104,21 @@ def _by_the_broker(app: Any, message: Message, queue: str) -> Letter:
         message=message,
         task=task,
         task_id=task_id,
-        key=f"{task}:{given}" if isinstance(given, str) else _key(app, task, task_id, message),
+        key=key_of(app, task, task_id, message),
         lane=lane_of(app, message),
         fault=named_fault(f"broker:{why}", f"dead-lettered by the broker: {why}", place=came_from),
     )
 
 
-def _key(app: Any, task_name: str, task_id: str, message: Message) -> str:
+def key_of(app: Any, task_name: str, task_id: str, message: Message) -> str:
+    """The key of a message that no worker has looked at; empty where it can't be told."""
     from celery_idem.deadletters.edit import arguments_of
     from celery_idem.delivery import record_key
     from celery_idem.task import IdempotentTask
 
+    given = message.headers.get("idem_key")
+    if isinstance(given, str):
+        return f"{task_name}:{given}"
     task = app.tasks.get(task_name)
     if not isinstance(task, IdempotentTask):
         return ""

@@ -31,13 +31,27 @@ def put(app: Any, letter: Letter, *, quick: bool = False) -> None:
     Raises ``StoreUnavailable``: then the message must not be acked.
     """
     settings = letter_settings_of(app)
-    letter = redacted(letter, settings)
     if settings.route == "queue":
+        letter = redacted(letter, settings)
         _to_queue(app, letter, settings)
+        _tell(app, letter)
     else:
-        store = quick_letters_of(app) if quick else letters_of(app)
-        letter = store.put(letter)
-        flood.look(app, store, letter, settings)
+        letter = keep(app, letter, quick=quick)
+        flood.look(app, quick_letters_of(app) if quick else letters_of(app), letter, settings)
+
+
+def keep(app: Any, letter: Letter, *, quick: bool = False) -> Letter:
+    """Into the store wherever new letters go, for what is collected. Returns what is stored.
+
+    Raises ``StoreUnavailable``.
+    """
+    store = quick_letters_of(app) if quick else letters_of(app)
+    letter = store.put(redacted(letter, letter_settings_of(app)))
+    _tell(app, letter)
+    return letter
+
+
+def _tell(app: Any, letter: Letter) -> None:
     logger.warning(
         "dead letter: %s",
         letter.reason.value,

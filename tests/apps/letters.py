@@ -18,6 +18,7 @@ from celery import Celery
 from celery.exceptions import Reject
 
 from celery_idem import IdempotentTask
+from celery_idem.transport import buried
 from tests.support.effects import Effects
 
 if os.environ.get("TEST_DJANGO"):
@@ -177,6 +178,10 @@ def plain_pill(name: str) -> None:
     """Kills its own process, and asks for no second try."""
     _effects().bump(f"start:{name}")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+if os.environ.get("TEST_QUICK_SWEEP"):
+    buried.EVERY_S = 1.0
 
 
 if os.environ.get("TEST_NEW_CODE"):

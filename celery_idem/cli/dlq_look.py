@@ -9,13 +9,12 @@ from typing import Any
 
 import click
 
-from celery_idem.binding import binding_of
 from celery_idem.cli import dlq_shown as shown
 from celery_idem.cli.dlq_filter import When, app_of, filtered, told
-from celery_idem.core.errors import IdemError
 from celery_idem.deadletters.base import Filter, Group
 from celery_idem.deadletters.choose import letter_settings_of, letters_of
-from celery_idem.deadletters.letter import Letter, Reason
+from celery_idem.deadletters.describe import arguments_shown, record_told
+from celery_idem.deadletters.letter import Reason
 
 DEFAULT_LIMIT = 50
 
@@ -36,7 +35,7 @@ def list_letters(ctx: click.Context, wanted: Filter, limit: int, after: int, as_
     how = letter_settings_of(app).arguments
     if as_json:
         shown.dump([
-            {**shown.as_dict(it, shown.arguments_shown(it, how)), "position": it.position}
+            {**shown.as_dict(it, arguments_shown(it, how)), "position": it.position}
             for it in letters
         ])  # fmt: skip
         return
@@ -99,11 +98,11 @@ def show(ctx: click.Context, letter_id: str, body: bool, as_json: bool) -> None:
     if body:
         click.echo(letter.message.body, nl=False)
         return
-    arguments = shown.arguments_shown(letter, letter_settings_of(app).arguments)
+    arguments = arguments_shown(letter, letter_settings_of(app).arguments)
     if as_json:
         shown.dump(shown.whole_dict(letter, arguments))
         return
-    shown.page(letter, arguments, _state_of(app, letter))
+    shown.page(letter, arguments, record_told(app, letter))
 
 
 @click.command()
@@ -139,18 +138,6 @@ def stats(ctx: click.Context, wanted: Filter, fail_if_any: bool, as_json: bool) 
 
 def _groups_table(title: str, found: Sequence[Group]) -> None:
     shown.table(title, shown.GROUP_COLUMNS, [shown.group_row(it) for it in found], "raised in")
-
-
-def _state_of(app: Any, letter: Letter) -> str:
-    try:
-        record = binding_of(app).store.get(letter.key)
-    except IdemError as error:
-        return f"record unknown: {error}"
-    if record is None:
-        return "no record"
-    if record.revoked:
-        return "revoked"
-    return f"record {record.state.value}, done steps: {', '.join(record.steps) or 'none'}"
 
 
 def _show_trail(app: Any, letter_id: str, as_json: bool) -> None:

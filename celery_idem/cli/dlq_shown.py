@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from celery_idem.deadletters.base import Group
-from celery_idem.deadletters.edit import NotEditable, arguments_of
-from celery_idem.deadletters.letter import Attempt, Letter, Message, State
+from celery_idem.deadletters.describe import STATES
+from celery_idem.deadletters.letter import Attempt, Letter, Message
 
 
 def on_terminal() -> bool:
@@ -62,16 +62,6 @@ def _rich_table(
     Console().print(shown)
 
 
-#: How a letter stands, for people.
-_STATES = {
-    State.NEW: "new",
-    State.AGAIN: "died again",
-    State.EDITED: "edited",
-    State.REPLAYING: "being replayed",
-    State.NOT_REPLAYABLE: "can't be replayed",
-}
-
-
 def letter_row(letter: Letter) -> list[str]:
     """One line of ``list``."""
     return [
@@ -102,26 +92,12 @@ def group_row(group: Group) -> list[str]:
     ]
 
 
-def arguments_shown(letter: Letter, how: str) -> Any:
-    """Arguments for display, as ``dead_letters["arguments"]`` says."""
-    if how == "none":
-        return "(not shown)"
-    headers = letter.message.headers
-    if how == "repr":
-        return f"{headers.get('argsrepr', '?')} {headers.get('kwargsrepr', '')}".strip()
-    try:
-        args, kwargs, _ = arguments_of(letter.message)
-    except NotEditable as error:
-        return f"({error})"
-    return {"args": args, "kwargs": kwargs}
-
-
 def page(letter: Letter, arguments: Any, state: str) -> None:
     """Everything that a person needs to judge one letter."""
     fault = letter.fault
     lines = [
         ("letter", letter.id),
-        ("reason", f"{letter.reason.value}, {_STATES[letter.state]}"),
+        ("reason", f"{letter.reason.value}, {STATES[letter.state]}"),
         ("task", f"{letter.task} [{letter.task_id}]"),
         ("key", f"{letter.key} ({state})" if letter.key else "none"),
         ("queue", letter.message.queue + (f" (lane {letter.lane})" if letter.lane else "")),

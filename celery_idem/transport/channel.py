@@ -12,6 +12,7 @@ from celery_idem.transport import envelope, kombu_base, scripts
 from celery_idem.transport.consuming import Consuming
 from celery_idem.transport.errors import Unroutable
 from celery_idem.transport.keys import ALL_STEPS, FRONT, Keys
+from celery_idem.transport.not_ready import patient
 from celery_idem.transport.qos import QoS
 
 logger = logging.getLogger("celery_idem.transport")
@@ -57,6 +58,12 @@ class Channel(Consuming):
         if not set(map(str, self.priority_steps)) <= set(ALL_STEPS):
             raise ValueError(f"priority_steps must be of 0 to 9, not {self.priority_steps!r}")
         self.steps = (FRONT, *(str(step) for step in self.priority_steps))
+
+    # -- connections
+
+    def _connparams(self, *args: Any, **options: Any) -> dict[str, Any]:
+        params: dict[str, Any] = super()._connparams(*args, **options)
+        return {**params, "connection_class": patient(params["connection_class"])}
 
     # -- publishing
 

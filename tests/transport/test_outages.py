@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kombu.exceptions import OperationalError
 
 from tests.support.waiting import wait_until
 from tests.transport.conftest import APP, streams
@@ -57,6 +58,30 @@ def test_a_worker_survives_a_restart_of_the_server(
             lambda: client.xlen("rs:{celery}:0") == 0,
             what=lambda: f"an empty lane: {pending(client)}\n{worker.log_text()[-6000:]}",
         )
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_survives_a_server_that_refuses_for_now(
+    pool, load_streams_app, effects, start_worker, redis_server
+):
+    """Found by chaos: a master without its replica (NOREPLICAS) ended the worker. C64"""
+    app = load_streams_app()
+    worker = start_worker(f"{APP}:app", pool=pool, concurrency=2)
+    app.slow.delay("through", 6)
+    effects.wait_count("through:start", 1)
+
+    with redis_server.client() as client:
+        client.config_set("min-replicas-to-write", 1)
+        worker.wait_log("Connection to broker lost|Trying to re-establish|Cannot connect", 60)
+        with pytest.raises(OperationalError, match="NOREPLICAS"):
+            app.effect.apply_async(("refused",), retry=False)
+        client.config_set("min-replicas-to-write", 0)
+    app.effect.delay("after")
+
+    effects.wait_count("after", 1, 60)
+    effects.wait_count("through:end", 1, 60)
+    assert effects.count("refused") == 0
+    assert worker.returncode is None
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ LONGEST_PAUSE_S = 2.0
 #: Replies that say "not now", not "never": they are tried again like a lost connection.
 _TRANSIENT = (
     "READONLY", "LOADING", "MASTERDOWN", "OOM", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN",
-    "BUSY", "UNKILLABLE",
+    "BUSY ", "UNKILLABLE",
 )  # fmt: skip
 
 

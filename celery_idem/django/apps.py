@@ -6,7 +6,8 @@ from django.apps import AppConfig
 
 
 class IdemConfig(AppConfig):
-    """Makes records a part of the project's database and admin, and runs the system checks."""
+    """Makes records a part of the project's database and admin, runs the system checks, and sees
+    to it that chords with results in the database count right."""
 
     name = "celery_idem.django"
     label = "celery_idem"
@@ -14,4 +15,9 @@ class IdemConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from celery_idem.django import checks  # noqa: F401 - registers them
+        from celery_idem.django import (
+            checks,  # noqa: F401 - registers them
+            chords,
+        )
+
+        chords.install()

@@ -106,6 +106,23 @@ def _earlier(step: InboxStep, claim: Claim) -> bytes | None:
 
 def _insert(connection: Any, step: InboxStep, claim: Claim) -> bool:
     """The entry is there now; ``False`` when it was before."""
+    return insert_entry(
+        connection,
+        digest=digest_of(claim.key, step.name),
+        key=claim.key if step.shows_key else digest_of(claim.key),
+        name=step.name,
+        fence=claim.fence,
+        value=b"",
+        retention_ms=claim.retention_ms,
+    )
+
+
+def insert_entry(
+    connection: Any, *, digest: str, key: str, name: str, fence: int, value: bytes,
+    retention_ms: int,
+) -> bool:  # fmt: skip
+    """Insert an entry where there is none; ``False`` when there is. Waits for a transaction that
+    has inserted the same and is still open."""
     ops, quote = connection.ops, connection.ops.quote_name
     names = ("digest", "key", "name", "fence", "value", "created_ms", "expires_ms")
     clock_ms = f"({CLOCK_US[connection.vendor]}) / 1000"
@@ -118,10 +135,8 @@ def _insert(connection: Any, step: InboxStep, claim: Claim) -> bool:
         f"{quote(InboxEntry._meta.db_table)} ({', '.join(quote(name) for name in names)}) "
         f"VALUES (%s, %s, %s, %s, %s, {clock_ms}, {clock_ms} + %s) {suffix}"
     )
-    digest = digest_of(claim.key, step.name)
-    key = kept(claim.key) if step.shows_key else digest_of(claim.key)
     with connection.cursor() as cursor:
-        cursor.execute(sql, [digest, key, kept(step.name), claim.fence, b"", claim.retention_ms])
+        cursor.execute(sql, [digest, kept(key), kept(name), fence, value, retention_ms])
         return bool(cursor.rowcount == 1)
 
 

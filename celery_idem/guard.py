@@ -59,7 +59,15 @@ def new_owner() -> str:
 class Holding:
     """A granted claim while its work runs."""
 
-    def __init__(self, store: Store, claimed: Claimed, sender: Any = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        claimed: Claimed,
+        sender: Any = None,
+        asked_at: float | None = None,
+    ) -> None:
+        """``asked_at``: when the claim was asked for (monotonic seconds); default: now. A process
+        that was paused before it read the answer may have lost the lease already."""
         self.store = store
         self.claim: Claim = claimed.claim
         self.steps: Mapping[str, bytes] = claimed.steps
@@ -67,7 +75,8 @@ class Holding:
         self.crashed = claimed.crashed
         self._sender = sender
         self._lost = False
-        self._sure_until = time.monotonic() + self._look_every_s
+        since = time.monotonic() if asked_at is None else asked_at
+        self._sure_until = since + self._look_every_s
 
     @property
     def fence(self) -> int:
@@ -105,6 +114,12 @@ class Holding:
         signals.send(
             signals.lease_lost, self._sender, key=self.claim.key, task_id=self.claim.task_id
         )
+
+    def begin(self) -> None:
+        """Before the body: raises :class:`LeaseLost` when this process slept over its lease, and
+        somebody else has the key. The store is asked only if the claim is old."""
+        if self.lost:
+            raise LeaseLost(_lost_text(self.claim))
 
     def check(self) -> None:
         """Ask the store now. Raises :class:`LeaseLost` when somebody else has the key."""

@@ -6,6 +6,7 @@ Everything else here is what a delivery gets that was not granted, or whose end 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -101,9 +102,10 @@ class Run:
         try:
             self.delivery = Delivery.of(self.task, self.terms, self.args, self.kwargs)
             setattr(self.request, DELIVERY, self.delivery)
+            asked_at = time.monotonic()
             outcome = self.binding.store.claim(self._claim_request())
             if isinstance(outcome, Claimed):
-                return self._claimed(Holding(self.binding.store, outcome, self.task))
+                return self._claimed(Holding(self.binding.store, outcome, self.task, asked_at))
             return self._not_granted(outcome)
         except StoreUnavailable as error:
             # Without a claim, or a record of what was done, the message must not be acked.
@@ -148,6 +150,7 @@ class Run:
         try:
             if suspect and not alone:
                 come_back(self.task, self.delivery, 0.0, self._lease_s)
+            holding.begin()
             value = run_unless_done(
                 self.task,
                 self.terms,

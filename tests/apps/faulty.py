@@ -2,7 +2,8 @@
 
 Read from the environment: ``TEST_BROKER``, ``TEST_BACKEND``, ``TEST_EFFECTS``, ``TEST_IDEM``,
 ``TEST_CONF`` (both JSON), ``TEST_TRANSPORT`` (JSON, transport options), ``TEST_BOOKS`` (an SQLite
-file with a table ``book(name PRIMARY KEY, fence, writer)``), ``TEST_CONFLICT`` (a file).
+file with a table ``book(name PRIMARY KEY, fence, writer)``), ``TEST_CONFLICT`` and
+``TEST_CLAIMED`` (files).
 """
 
 from __future__ import annotations
@@ -43,6 +44,15 @@ def _conflict(key: str, **_: Any) -> None:
     if gate := os.environ.get("TEST_CONFLICT"):
         Effects.from_env().bump("conflict", met=key)
         _until(gate)
+
+
+@signals.claimed.connect(weak=False)
+def _claimed(key: str, **_: Any) -> None:
+    """``TEST_CLAIMED``: the first claim waits for this file before its body begins."""
+    if gate := os.environ.get("TEST_CLAIMED"):
+        Effects.from_env().bump("claimed", by=key)
+        if Effects.from_env().count("claimed") == 1:
+            _until(gate)
 
 
 @app.task(base=IdempotentTask, name="faulty.work", bind=True, idem_key="work:{name}")

@@ -161,3 +161,25 @@ def test_elsewhere_a_worker_that_is_kept_from_renewing_is_fenced(
     if len(starts) > 1:
         loser = next(w for w in workers if starts[0]["pid"] in w.members())
         loser.wait_log("lease lost", DEADLINE_S)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_holder_that_sleeps_between_claim_and_body_does_not_begin_it(
+    load: Any, two_workers: Any, effects: Effects, gate: Any, pool: str
+) -> None:
+    """C60, found by chaos: it woke up after its successor was done, and ran the body once more."""
+    tasks = load(TEST_CLAIMED=str(gate(0)))
+    workers = two_workers(pool=pool)
+    result = tasks.work.delay("once")
+    effects.wait_count("claimed", 1, DEADLINE_S)
+    pid = effects.lines("claimed")[0]["pid"]
+    [old] = [worker for worker in workers if pid in worker.members()]
+
+    old.stop_tree()
+    effects.wait_count("once", 1, DEADLINE_S)
+    old.cont_tree()
+    gate(0).touch()
+
+    old.wait_log("lease lost", DEADLINE_S)
+    assert result.get(timeout=DEADLINE_S).startswith("once by")
+    assert effects.count("start:once") == 1

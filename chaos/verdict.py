@@ -105,11 +105,28 @@ def judge(lines: Sequence[Line], accepted: Accepted, faults: Sequence[Happening]
 
 
 def started_after_done(lines: Sequence[Line]) -> bool:
-    """Whether a body started after a run of the key was recorded."""
-    completed = [float(line["monotonic"]) for line in lines if line["what"] == "completed"]
-    return bool(completed) and any(
-        line["what"] == "start" and float(line["monotonic"]) > completed[0] for line in lines
-    )
+    """Whether a body started under a claim that was granted after a run had been recorded.
+
+    A holder that was paused has an older claim, and the lower fence: see :func:`slept`.
+    """
+    return any(int(start["fence"]) > int(done["fence"]) for start, done in _late_starts(lines))
+
+
+def slept(lines: Sequence[Line]) -> bool:
+    """Whether a paused holder woke up and began although its successor was done."""
+    return any(int(start["fence"]) < int(done["fence"]) for start, done in _late_starts(lines))
+
+
+def _late_starts(lines: Sequence[Line]) -> list[tuple[Line, Line]]:
+    """Bodies that started after the key's first record, each with that record."""
+    done = next((line for line in lines if line["what"] == "completed"), None)
+    if done is None:
+        return []
+    return [
+        (line, done)
+        for line in lines
+        if line["what"] == "start" and float(line["monotonic"]) > float(done["monotonic"])
+    ]
 
 
 def step_again(lines: Sequence[Line]) -> bool:
@@ -206,4 +223,7 @@ def _counts(
         "duplicates that got the recorded result": heard("duplicate"),
         "crashes counted": heard("crashed"),
         "holders told that they lost their lease": heard("lease lost"),
+        "paused holders that began after their successor ended": sum(
+            map(slept, by_key.values())
+        ),
     }

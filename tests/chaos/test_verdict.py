@@ -78,6 +78,15 @@ def test_a_body_that_starts_after_its_record_breaks_done_is_done():
     assert broken(lines, Accepted(keys("pay:1"))) == [DONE_IS_DONE]
 
 
+def test_a_paused_holder_that_begins_late_has_the_lower_fence_and_is_counted():
+    lines = [*once("pay:1", fence=2), line(9, "pay:1", "start", 1)]
+
+    verdict = judge(lines, Accepted(keys("pay:1")), [])
+
+    assert verdict.holds
+    assert verdict.counts["paused holders that began after their successor ended"] == 1
+
+
 def test_the_same_across_a_failover_is_known():
     lines = [*once("pay:1"), line(9, "pay:1", "start", 2)]
 

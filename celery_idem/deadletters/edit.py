@@ -15,6 +15,7 @@ from celery_idem.core.errors import IdemError
 from celery_idem.deadletters.choose import letters_of
 from celery_idem.deadletters.letter import Attempt, Letter, Message
 from celery_idem.deadletters.replay import whoami
+from celery_idem.deadletters.tasks import task_named
 from celery_idem.delivery import FINGERPRINT_HEADER, KEY_HEADER, record_key
 from celery_idem.task import IdempotentTask
 
@@ -60,7 +61,7 @@ def prepare(
     old_args, old_kwargs, embed = arguments_of(letter.message)
     new_args = old_args if args is None else list(args)
     new_kwargs = old_kwargs if kwargs is None else dict(kwargs)
-    task = app.tasks.get(letter.task)
+    task = task_named(app, letter.task)
     if task is not None:
         _check(task, new_args, new_kwargs)
     serializer = {"application/json": "json", "application/x-msgpack": "msgpack"}.get(

@@ -19,6 +19,7 @@ from celery_idem.deadletters.letter import (
 )
 from celery_idem.deadletters.parent import lane_of, message_of
 from celery_idem.deadletters.post import LETTER_HEADER
+from celery_idem.deadletters.tasks import task_named
 
 
 def dump(letter: Letter) -> str:
@@ -119,7 +120,7 @@ def key_of(app: Any, task_name: str, task_id: str, message: Message) -> str:
     given = message.headers.get("idem_key")
     if isinstance(given, str):
         return f"{task_name}:{given}"
-    task = app.tasks.get(task_name)
+    task = task_named(app, task_name)
     if not isinstance(task, IdempotentTask):
         return ""
     try:

@@ -26,6 +26,7 @@ from celery_idem.deadletters import chords
 from celery_idem.deadletters.choose import letters_of
 from celery_idem.deadletters.letter import Attempt, Letter
 from celery_idem.deadletters.publish import own_headers, send
+from celery_idem.deadletters.tasks import task_named
 from celery_idem.delivery import REPLAYS_HEADER
 from celery_idem.lanes.routing import LANE_HEADER, lane_named, lanes_of
 from celery_idem.task import IdempotentTask
@@ -95,7 +96,7 @@ def fate_of(app: Any, letter: Letter, how: How = How()) -> Fate:
     """What a replay would make of the letter now. Asks the store and changes nothing."""
     if not letter.replayable or not letter.message.headers.get("id"):
         return Fate.NOT_REPLAYABLE
-    if letter.task not in app.tasks:
+    if task_named(app, letter.task) is None:
         return Fate.NO_TASK
     record = _record(app, letter)
     if revoking.is_revoked(binding_of(app).store, letter.task_id):
@@ -206,7 +207,7 @@ def whoami() -> str:
 
 def _forgive_crashes(app: Any, letter: Letter) -> None:
     """Only where the key is poison: nobody can hold it then, so nobody is robbed of it."""
-    task = app.tasks.get(letter.task)
+    task = task_named(app, letter.task)
     record = _record(app, letter)
     if record is None or not isinstance(task, IdempotentTask):
         return

@@ -155,6 +155,17 @@ def test_replay_says_first_what_it_would_do(app: Any, run: Any) -> None:
     assert "was sent again" in run("show", letter.id).stdout
 
 
+def test_tasks_that_only_workers_import_are_known(app: Any, run: Any) -> None:
+    """``imports``, ``include``, ``autodiscover_tasks``: Celery imports them in no other process."""
+    app.conf.imports = ("tests.apps.imported",)
+    put(app, 1, task="imported.work", key="imported.work:work:n1")
+    assert "imported.work" not in app.tasks
+
+    counted = json.loads(run("replay", "--all", "--dry-run", "--json").stdout)
+
+    assert counted["fates"] == {"run": 1}
+
+
 def test_replay_wants_a_filter_and_a_yes(app: Any, run: Any) -> None:
     put(app, 1)
     put(app, 2)

@@ -354,6 +354,10 @@ class _Strategy:
     def __call__(self) -> LaneCycle:
         return LaneCycle(self._lanes)
 
+    def __json__(self) -> str:
+        # ``inspect stats`` sends the transport's options
+        return f"celery_idem lanes, {self._lanes.settings.lane_order}"
+
 
 def _sent_s(request: Any) -> float:
     sent = sent_s(request.request_dict)

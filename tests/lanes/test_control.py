@@ -93,3 +93,14 @@ def test_inspect_lanes_says_what_runs_and_what_was_served(lanes: LaneRun) -> Non
     assert said["lanes"]["critical"]["started_last_minute"] == 30
     assert said["lanes"]["critical"]["reserve"] == 1
     assert said["lanes"]["low"]["running"] == 1
+
+
+def test_a_worker_with_lanes_tells_its_settings_and_statistics(lanes: LaneRun) -> None:
+    """``inspect stats`` sends the transport's options, in which the order of the lanes stands."""
+    lanes.configure()
+    worker = lanes.worker()
+    assert lanes.module is not None
+    inspect = lanes.module.app.control.inspect([worker.hostname], timeout=20, limit=1)
+
+    assert inspect.stats()[worker.hostname]["pool"]
+    assert inspect.conf()[worker.hostname]

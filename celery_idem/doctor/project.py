@@ -19,6 +19,7 @@ from celery_idem.doctor.source.module import Module
 from celery_idem.doctor.source.reader import Reader
 from celery_idem.lanes.consumer import LaneStep
 from celery_idem.options import DEFAULT_VISIBILITY_TIMEOUT_S, hard_limit_s
+from celery_idem.stores.base import Store
 from celery_idem.task import IdempotentTask
 from celery_idem.transport.transport import Transport as StreamsTransport
 
@@ -150,14 +151,24 @@ class Project:
         paths = {it.place.path for it in self.tasks if it.place}
         return self.reader.neighbours(paths)
 
-    @cached_property
+    @property
+    def store(self) -> Store | None:
+        """The store, opened and not connected; None where none can be chosen."""
+        found = self._store_or_error
+        return None if isinstance(found, IdemError) else found
+
+    @property
     def store_error(self) -> IdemError | None:
         """Why no store can be chosen, where that is so."""
+        found = self._store_or_error
+        return found if isinstance(found, IdemError) else None
+
+    @cached_property
+    def _store_or_error(self) -> Store | IdemError:
         try:
-            binding_of(self.app).store  # noqa: B018 - opened, not connected
+            return binding_of(self.app).store
         except IdemError as error:
             return error
-        return None
 
     @property
     def _consumer_steps(self) -> set[str]:

@@ -56,6 +56,16 @@ class Examined:
             for it in report.found
         )
 
+    @property
+    def worker_app(self) -> str:
+        """What ``start_worker`` takes as its app, beside ``env=examined.env``."""
+        return f"{self.path.stem}:app"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """With it another process finds the project."""
+        return {"PYTHONPATH": str(self.path.parent)}
+
     def line_of(self, text: str) -> int:
         """The line of the project that holds the text."""
         lines = self.path.read_text().splitlines()

@@ -36,7 +36,7 @@ def client_from_url(url: str, **options: Any) -> redis.Redis:
     scheme = urlsplit(url.split(";")[0]).scheme
     if scheme not in _SCHEMES:
         raise ConfigError(
-            f"store {_without_password(url)!r} is not a Redis URL; allowed are "
+            f"store {without_password(url)!r} is not a Redis URL; allowed are "
             + ", ".join(f"{s}://" for s in _SCHEMES)
         )
     options = {
@@ -69,7 +69,7 @@ def _sentinel_client(url: str, options: dict[str, Any]) -> redis.Redis:
     master = options.pop("master_name", None)
     if not master:
         raise ConfigError(
-            f"store {_without_password(url)!r} names Sentinels but no master: set "
+            f"store {without_password(url)!r} names Sentinels but no master: set "
             'broker_transport_options = {"master_name": "…"}'
         )
     sentinel_kwargs: Mapping[str, Any] = options.pop("sentinel_kwargs", None) or {}
@@ -91,7 +91,8 @@ def _sentinel_client(url: str, options: dict[str, Any]) -> redis.Redis:
     return client
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
     parts = urlsplit(url)
     if not parts.password:
         return url

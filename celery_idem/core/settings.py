@@ -46,6 +46,7 @@ class Settings:
     hash_keys: bool = False
     store_patience_s: float = DEFAULT_STORE_PATIENCE_S
     max_requeues: int = DEFAULT_MAX_REQUEUES
+    metrics: Mapping[str, Any] = field(default_factory=dict)  #: docs/metrics.md; {}: none
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any] | None) -> Settings:
@@ -95,7 +96,7 @@ def _check(settings: Settings) -> None:
         )
     _one_of("lane_order", settings.lane_order, LANE_ORDERS)
     _one_of("charge", settings.charge, CHARGES)
-    for name in ("lanes", "dead_letters"):
+    for name in ("lanes", "dead_letters", "metrics"):
         value = getattr(settings, name)
         if not isinstance(value, Mapping):
             raise ConfigError(f"idem: {name} must be a dict, not {type(value).__name__}")

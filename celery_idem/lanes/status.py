@@ -74,7 +74,7 @@ def look(app: Any, settings: Settings, *, timeout_s: float = 1.0) -> Status:
     reports = {name: report for name, report in reports.items() if report and "lanes" in report}
     lanes = lanes_of(settings)
     with app.connection_for_read() as connection:
-        queues = {lane.name: _queue(connection, lane.queue) for lane in lanes}
+        queues = {lane.name: queue_state(connection, lane.queue) for lane in lanes}
     by_seconds = settings.charge == "seconds"
     served = _totals(reports, "seconds_last_minute" if by_seconds else "started_last_minute")
     return Status(
@@ -125,7 +125,7 @@ def _totals(reports: Mapping[str, Any], field: str) -> dict[str, float]:
     return totals
 
 
-def _queue(connection: Any, queue: str) -> tuple[int | None, float | None]:
+def queue_state(connection: Any, queue: str) -> tuple[int | None, float | None]:
     """Depth and the oldest message's age. Asking AMQP for a missing queue costs the channel."""
     with contextlib.suppress(*connection.channel_errors):
         channel = connection.channel()

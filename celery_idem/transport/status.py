@@ -57,7 +57,7 @@ def stock(channel: Any) -> StockStatus:
 def lanes(connection: Any) -> list[LaneStatus]:
     """All queues that the broker knows, by name. Raises ConfigError for another broker."""
     channel = channel_of(connection)
-    return [_lane(channel, queue) for queue in known_queues(channel)]
+    return [lane(channel, queue) for queue in known_queues(channel)]
 
 
 def known_queues(channel: Any) -> list[str]:
@@ -71,7 +71,8 @@ def known_queues(channel: Any) -> list[str]:
     return sorted(found)
 
 
-def _lane(channel: Any, queue: str) -> LaneStatus:
+def lane(channel: Any, queue: str) -> LaneStatus:
+    """One queue, whether it has any key or not."""
     row = scripts.STATUS(channel.raw, [channel.keys.lane(queue)], channel.steps)
     _, ready, held, delayed, set_aside, oldest_ms, longest_ms, due_ms = row
     return LaneStatus(

@@ -1,5 +1,9 @@
 """Jobs sent = done + dead letters, each once, nothing in between: whatever happens to workers and
-to Redis meanwhile."""
+to Redis meanwhile.
+
+On kombu's own Redis transport a few are missing, and no more than C15 allows: a message that is
+popped and not yet written down is nowhere. That is one for each worker killed, and one for each
+worker that waited when Redis was killed."""
 
 from __future__ import annotations
 
@@ -14,10 +18,12 @@ from celery_idem.core.record import State
 from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letters_of
 from celery_idem.deadletters.letter import Reason
+from tests.deadletters.looking import queues_are_empty
 from tests.support.waiting import wait_until
 from tests.tasks.stage import Stage, open_stage
 
 JOBS = 2000
+WORKERS = 2
 #: a worker is killed so often, in seconds
 KILL_EVERY_S = 5.0
 #: Redis is restarted after so many of the jobs have ended
@@ -63,8 +69,9 @@ def ended(stage: Stage) -> tuple[set[str], set[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_sent_is_done_plus_dead(tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scheme", ["redis-streams", "redis"])
+def test_sent_is_done_plus_dead(tmp_path_factory: pytest.TempPathFactory, scheme: str) -> None:
     settings = json.dumps({
         "dead_letters": {"unknown_task_grace_s": 10},
         "max_crashes": 3,
@@ -72,9 +79,9 @@ def test_sent_is_done_plus_dead(tmp_path_factory: pytest.TempPathFactory) -> Non
     })  # fmt: skip
     with open_stage(
         tmp_path_factory, "tests.apps.letters", durable=True, TEST_IDEM=settings,
-        TEST_SCHEME="redis-streams",
+        TEST_SCHEME=scheme,
     ) as stage:  # fmt: skip
-        for _ in range(2):
+        for _ in range(WORKERS):
             stage.start_worker(concurrency=2)
         for number in random.Random(5).sample(range(JOBS), JOBS):
             send(stage, number)
@@ -83,10 +90,12 @@ def test_sent_is_done_plus_dead(tmp_path_factory: pytest.TempPathFactory) -> Non
         kills, restarts = _disturb(stage, names)
 
         done, letters = wait_until(
-            lambda: both if (both := ended(stage))[0] | both[1] == names else None,
+            lambda: _all_that_can_end(stage, names, scheme),
             DEADLINE_S,
             lambda: f"all to end; open: {_open(stage, names)}",
         )
+        lost = names - done - letters
+        assert len(lost) <= (kills + WORKERS * restarts if scheme == "redis" else 0)
         assert restarts == len(RESTARTS_AT)
         assert kills >= 3
         assert not done & letters
@@ -95,16 +104,34 @@ def test_sent_is_done_plus_dead(tmp_path_factory: pytest.TempPathFactory) -> Non
         # A body that is killed between its effect and its record runs again: no more than that.
         doubled = len(stage.effects.lines()) - len({*_seen(stage)}) - _starts_again(stage)
         assert doubled <= kills * 4
-        (tmp_path_factory.getbasetemp() / "storm.txt").write_text(
-            f"{JOBS} sent = {len(done)} done + {len(letters)} letters; {kills} workers killed, "
+        (tmp_path_factory.getbasetemp() / f"storm-{scheme}.txt").write_text(
+            f"{scheme}: {JOBS} sent = {len(done)} done + {len(letters)} letters + {len(lost)} lost "
+            f"({', '.join(sorted(lost))}); {kills} workers killed, "
             f"Redis restarted {restarts} times; {doubled} bodies killed after their effect\n"
         )
         store = letters_of(stage.tasks.app)
-        assert store.count(Filter()) == JOBS * 18 // 100
-        assert store.count(Filter(reason=Reason.UNKNOWN_TASK)) == JOBS * 2 // 100
-        assert store.count(Filter(reason=Reason.UNDECODABLE)) == JOBS // 100
-        assert store.count(Filter(task="letters.breaks")) == JOBS // 10
-        assert store.count(Filter(task="letters.pill")) == JOBS // 20
+        expected = {
+            kind: sum(kind_of(it) == kind for it in range(JOBS)) - _count(lost, kind)
+            for kind in ("breaks", "pill", "unknown", "garbage")
+        }
+        assert store.count(Filter()) == sum(expected.values())
+        assert store.count(Filter(reason=Reason.UNKNOWN_TASK)) == expected["unknown"]
+        assert store.count(Filter(reason=Reason.UNDECODABLE)) == expected["garbage"]
+        assert store.count(Filter(task="letters.breaks")) == expected["breaks"]
+        assert store.count(Filter(task="letters.pill")) == expected["pill"]
+
+
+def _all_that_can_end(
+    stage: Stage, names: set[str], scheme: str
+) -> tuple[set[str], set[str]] | None:
+    """Done and letters, once they are all; on stock Redis, once nothing is in any queue or hand."""
+    idle = scheme == "redis" and queues_are_empty(stage)
+    done, letters = ended(stage)
+    return (done, letters) if idle or done | letters == names else None
+
+
+def _count(names: set[str], kind: str) -> int:
+    return sum(name.startswith(f"{kind}-") for name in names)
 
 
 def _disturb(stage: Stage, names: set[str]) -> tuple[int, int]:
@@ -121,8 +148,8 @@ def _disturb(stage: Stage, names: set[str]) -> tuple[int, int]:
             stage.server.start()
             restarts += 1
         if time.monotonic() >= next_kill:
-            stage.workers[kills % 2].kill_tree()
-            stage.workers[kills % 2].start()
+            stage.workers[kills % WORKERS].kill_tree()
+            stage.workers[kills % WORKERS].start()
             kills += 1
             next_kill = time.monotonic() + KILL_EVERY_S
         for worker in stage.workers:

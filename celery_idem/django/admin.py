@@ -17,6 +17,7 @@ from celery_idem.core.describe import described_result, described_step, when
 from celery_idem.core.errors import IdemError
 from celery_idem.core.record import State
 from celery_idem.core.settings import DEFAULT_REVOKE_S
+from celery_idem.django import letters_admin  # noqa: F401 - registers the dead letters
 from celery_idem.django.models import InboxEntry, KeyRecord
 
 #: State → the colour of its label; readable on white and on the admin's dark ground.

@@ -17,7 +17,7 @@ from celery_idem.django import letters_rows as rows
 from celery_idem.django.letters import DjangoLetterStore
 from celery_idem.django.letters_where import condition
 from celery_idem.django.models import DeadLetter, DeadLetterTrail
-from tests.deadletters.test_stores import letter
+from tests.deadletters.examples import letter
 from tests.django import databases
 from tests.django.shop.models import Effect
 from tests.support.effects import Effects

@@ -1,7 +1,8 @@
 """Jobs of several steps for real workers, with a place to fail or to die at every point.
 
 ``TEST_PLAN`` is a folder: a file ``<point>`` holds how often to ``fail`` or ``kill`` there, for
-example ``kill 1``. Read from the environment beside it: as ``tests/apps/idem.py``.
+example ``kill 1``; ``kill-tree``: the whole worker. Read from the environment beside it: as
+``tests/apps/idem.py``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from celery.signals import task_prerun
 
 from celery_idem import IdempotentTask
 from tests.support.effects import Effects
@@ -46,6 +48,8 @@ def point(name: str) -> None:
     count.bump(f"point:{name}")
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "kill-tree":
+        os.killpg(os.getpgrp(), signal.SIGKILL)
     raise GatewayDown(name)
 
 
@@ -56,9 +60,26 @@ def effect(name: str, **fields: Any) -> str:
     return f"{name} done"
 
 
+@task_prerun.connect(weak=False)
+def _note_delivery(task: Any = None, args: Any = (), **_: Any) -> None:
+    if task.name in ("stepped.cools", "stepped.notifies_once"):
+        Effects.from_env().bump(f"delivered:{task.name}:{args[0]}")
+
+
+def once_all_are_there(task: Any, name: str, deliveries: int) -> str:
+    """An effect that waits until so many deliveries of it are in work."""
+    Effects.from_env().wait_count(f"delivered:{task.name}:{name}", deliveries, deadline_s=60)
+    return effect(f"{task.name}:{name}")
+
+
 def declined(order_id: int) -> None:
     Effects.from_env().bump("declined")
     raise CardDeclined("insufficient funds", 402)
+
+
+def sent(name: str) -> bool:
+    """Whether the system shows the effect as done."""
+    return Effects.from_env().count(name) > 0
 
 
 def other(order_id: int) -> str:
@@ -93,8 +114,8 @@ def sharing(self: Any, name: str, order_id: int) -> str:
 def lines(self: Any, name: str, count: int) -> int:
     """C12: a batch with a step for each item."""
     for n in range(count):
-        self.step(f"line:{n}", effect, f"line:{n}")
-        point(f"after-line:{n}")
+        self.step(f"line:{n}", effect, f"{name}:line:{n}")
+        point(f"{name}:after-line:{n}")
     return count
 
 
@@ -111,11 +132,17 @@ def pay(self: Any, order_id: int) -> str:
 
 @app.task(base=IdempotentTask, name="stepped.cools", bind=True, idem_key="otp:{user}",
           cooldown_s=60)  # fmt: skip
-def otp(self: Any, user: str) -> str:
-    return effect(f"otp:{user}")
+def otp(self: Any, user: str, deliveries: int = 1) -> str:
+    return once_all_are_there(self, user, deliveries)
+
+
+@app.task(base=IdempotentTask, name="stepped.notifies_once", bind=True, idem_key="n1:{note}",
+          done_if=lambda note, deliveries: sent(f"stepped.notifies_once:{note}"))  # fmt: skip
+def notify_once(self: Any, note: str, deliveries: int) -> str:
+    return once_all_are_there(self, note, deliveries)
 
 
 @app.task(base=IdempotentTask, name="stepped.notifies", bind=True, idem_key="n:{note}:{copy}",
-          done_if=lambda note, copy: Effects.from_env().count(f"sent:{note}") > 0)  # fmt: skip
+          done_if=lambda note, copy: sent(f"sent:{note}"))  # fmt: skip
 def notify(self: Any, note: str, copy: int) -> str:
     return effect(f"sent:{note}")

@@ -210,3 +210,10 @@ def test_misuse_is_an_error_that_says_what_to_do(jobs: Any, effects: Effects, pl
         task.step("", jobs.other, 1)
     with pytest.raises(StepMisused, match="function to run"):
         task.step("c", "not a function")
+
+
+def test_a_function_may_take_arguments_called_name_and_function(jobs: Any) -> None:
+    def entered(name: str, function: str) -> str:
+        return f"{name}, {function}"
+
+    assert jobs.order.step("a", entered, name="Ann", function="clerk") == "Ann, clerk"

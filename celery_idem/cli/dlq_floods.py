@@ -8,6 +8,7 @@ import click
 
 from celery_idem.cli import dlq_shown as shown
 from celery_idem.cli.dlq_filter import app_of, told
+from celery_idem.cli.dlq_table import Table, show
 
 COLUMNS = ("worker", "queue", "lane", "flood of", "seconds left")
 
@@ -35,7 +36,7 @@ def floods(ctx: click.Context, queue: str | None, timeout_s: float, as_json: boo
         click.echo(f"no queue is paused by a flood; {len(answers)} workers answered")
         return
     words = ("worker", "queue", "lane", "kind", "left_s")
-    shown.table("", COLUMNS, [[str(row[it]) for it in words] for row in rows])
+    show(Table(COLUMNS, [[str(row[it]) for it in words] for row in rows]))
 
 
 def _end(ctx: click.Context, app: Any, queue: str, timeout_s: float, as_json: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,8 @@ import click
 
 from celery_idem.cli import dlq_shown as shown
 from celery_idem.cli.dlq_filter import When, app_of, filtered, told
-from celery_idem.deadletters.base import Filter, Group
+from celery_idem.cli.dlq_table import Table
+from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letter_settings_of, letters_of
 from celery_idem.deadletters.describe import arguments_shown, record_told
 from celery_idem.deadletters.letter import Reason
@@ -39,10 +39,7 @@ def list_letters(ctx: click.Context, wanted: Filter, limit: int, after: int, as_
             for it in letters
         ])  # fmt: skip
         return
-    shown.table(
-        f"{len(letters)} dead letters", shown.LETTER_COLUMNS,
-        [shown.letter_row(it) for it in letters], "error",
-    )  # fmt: skip
+    shown.letters_table(f"{len(letters)} dead letters", letters)
     if len(letters) == limit and shown.on_terminal():
         click.echo(f"more: --after {letters[-1].position}")
 
@@ -66,7 +63,7 @@ def groups(ctx: click.Context, wanted: Filter, against: int, as_json: bool) -> N
         if as_json:
             shown.dump([shown.group_dict(it) for it in now])
             return
-        _groups_table(f"{sum(it.count for it in now)} letters, {len(now)} faults", now)
+        shown.groups_table(f"{sum(it.count for it in now)} letters, {len(now)} faults", now)
         return
     if not wanted.since_ms:
         raise click.UsageError("--against needs --since: what is before it is compared with it")
@@ -79,7 +76,7 @@ def groups(ctx: click.Context, wanted: Filter, against: int, as_json: bool) -> N
         shown.dump({name: [shown.group_dict(it) for it in part] for name, part in parts})
         return
     for name, part in (("new", new), ("still there", still), ("gone", gone)):
-        _groups_table(f"{name}: {len(part)}", part)
+        shown.groups_table(f"{name}: {len(part)}", part)
 
 
 @click.command()
@@ -131,13 +128,9 @@ def stats(ctx: click.Context, wanted: Filter, fail_if_any: bool, as_json: bool) 
     else:
         reasons: dict[str, int] = counted.pop("reasons")
         rows = [*counted.items(), *((f"reason {name}", n) for name, n in reasons.items())]
-        shown.table("", ("what", "letters"), [[name, str(n)] for name, n in rows])
+        shown.show(Table(("what", "letters"), [[name, str(n)] for name, n in rows]))
     if fail_if_any and total:
         ctx.exit(1)
-
-
-def _groups_table(title: str, found: Sequence[Group]) -> None:
-    shown.table(title, shown.GROUP_COLUMNS, [shown.group_row(it) for it in found], "raised in")
 
 
 def _show_trail(app: Any, letter_id: str, as_json: bool) -> None:

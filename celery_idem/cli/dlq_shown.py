@@ -3,63 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 import click
 
+from celery_idem.cli.dlq_table import Table, on_terminal, show, when, when_short
 from celery_idem.deadletters.base import Group
 from celery_idem.deadletters.describe import STATES
 from celery_idem.deadletters.letter import Attempt, Letter, Message
 
-
-def on_terminal() -> bool:
-    """Whether a person looks at the output."""
-    return sys.stdout.isatty()
-
-
-def when(at_ms: int) -> str:
-    """Local time, to the second."""
-    if not at_ms:
-        return ""
-    return datetime.fromtimestamp(at_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], wide: str = ""
-) -> None:
-    """A table; ``wide`` is the column that may be shortened on a terminal."""
-    if on_terminal():
-        try:
-            _rich_table(title, columns, rows, wide)
-            return
-        except ImportError:
-            pass  # pip install celery-idem[cli] for borders
-    click.echo("\t".join(columns))
-    for row in rows:
-        click.echo("\t".join(cell.replace("\t", " ").replace("\n", " ") for cell in row))
-
-
-def _rich_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], wide: str
-) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(title=title, title_justify="left", header_style="bold")
-    for column in columns:
-        shown.add_column(
-            column,
-            overflow="ellipsis" if column == wide else "fold",
-            no_wrap=column == wide or column in ("id", "died", "first", "last", "group"),
-            justify="right" if column in ("times", "letters") else "left",
-        )
-    for row in rows:
-        shown.add_row(*(Text(cell.replace("\n", " ")) for cell in row))
-    Console().print(shown)
+__all__ = ["on_terminal", "show", "when"]
 
 
 def letter_row(letter: Letter) -> list[str]:
@@ -79,6 +34,33 @@ LETTER_COLUMNS = ("id", "died", "reason", "task", "lane", "times", "error")
 GROUP_COLUMNS = ("group", "letters", "first", "last", "error", "raised in", "example")
 
 
+def letters_table(title: str, letters: Sequence[Letter]) -> None:
+    """``list``."""
+    seen = [
+        [
+            it.id, when_short(it.last_died_ms), it.reason.value, it.task, it.lane, str(it.times),
+            f"{short_type(it.fault.error_type)}: {it.fault.message}".strip(": "),
+        ]
+        for it in letters
+    ]  # fmt: skip
+    rows = [letter_row(it) for it in letters]
+    drop = ("times", "lane", "reason")
+    show(Table(LETTER_COLUMNS, rows, seen, title, "error", drop))
+
+
+def groups_table(title: str, groups: Sequence[Group]) -> None:
+    """``groups``."""
+    seen = [
+        [
+            it.group, str(it.count), when_short(it.first_ms), when_short(it.last_ms),
+            short_type(it.error_type), it.place, it.example,
+        ]
+        for it in groups
+    ]  # fmt: skip
+    rows = [group_row(it) for it in groups]
+    show(Table(GROUP_COLUMNS, rows, seen, title, "raised in", ("first", "last")))
+
+
 def group_row(group: Group) -> list[str]:
     """One line of ``groups``."""
     return [
@@ -90,6 +72,17 @@ def group_row(group: Group) -> list[str]:
         group.place,
         group.example,
     ]
+
+
+def short_type(error_type: str) -> str:
+    """An error's type without its module.
+
+    >>> short_type("shop.models.Product.DoesNotExist"), short_type("OSError")
+    ('Product.DoesNotExist', 'OSError')
+    """
+    parts = error_type.split(".")
+    first = next((at for at, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
+    return ".".join(parts[first:])
 
 
 def page(letter: Letter, arguments: Any, state: str) -> None:

@@ -259,11 +259,11 @@ def test_celery_knows_the_commands(app: Any) -> None:
 
 
 @pytest.mark.platform("linux", "darwin")
-def test_a_terminal_gets_a_table(app: Any) -> None:
-    put(app, 1)
-    argv = [sys.executable, "-m", "celery", "-A", "tests.apps.letters:app", "dlq", "groups"]
+def on_a_terminal(columns: int, *words: str) -> str:
+    """What a person sees whose terminal is so wide."""
+    argv = [sys.executable, "-m", "celery", "-A", "tests.apps.letters:app", "dlq", *words]
     master, slave = pty.openpty()
-    env = {**os.environ, "COLUMNS": "160", "TERM": "xterm"}
+    env = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
     with subprocess.Popen(argv, stdout=slave, stderr=subprocess.DEVNULL, env=env) as process:
         os.close(slave)
         output = b""
@@ -277,4 +277,27 @@ def test_a_terminal_gets_a_table(app: Any) -> None:
             output += chunk
         process.wait(timeout=60)
     os.close(master)
-    assert re.search(r"[│┃].*GatewayDown", output.decode())
+    return output.decode()
+
+
+def test_a_terminal_gets_a_table(app: Any) -> None:
+    put(app, 1)
+
+    seen = on_a_terminal(160, "groups")
+
+    assert re.search(r"─{20}", seen)
+    assert re.search(r"\x1b\[1mgroup", seen)
+    assert re.search(r"GatewayDown +shop\.pay:send", seen)
+
+
+@pytest.mark.parametrize("columns", [80, 110, 200])
+def test_an_id_is_never_cut_and_a_line_fits(app: Any, columns: int) -> None:
+    """Found by the walk-through: at 110 columns ids were cut, and reasons were not there."""
+    letter = put(app, 1, fault=named_fault("shop.pay.GatewayDown", "x" * 300, "", "shop.pay:send"))
+
+    seen = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(columns, "list")).splitlines()
+
+    [line] = [line for line in seen if letter.id in line]
+    assert "GatewayDown: xxx" in line
+    assert max(len(line) for line in seen) <= columns
+    assert ("failure" in line) == (columns > 80)

@@ -9,7 +9,7 @@ ARGS ?=
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo shop test lint bench chaos docs clean
+.PHONY: help demo shop test lint bench chaos model docs clean
 .SECONDARY:
 
 help: ## show this list
@@ -36,6 +36,9 @@ MINUTES ?= 10
 SEED ?= 7
 chaos: $(VENV)/.ready-test ## MINUTES=10 SEED=7: break everything on every broker, and count effects
 	@$(PY) -m chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+model: $(VENV)/.ready-cli ## search every interleaving of the claim protocol up to a bound (minutes)
+	@$(PY) -m model $(ARGS)
 
 docs: $(VENV)/.ready-docs ## build the documentation into docs/_build
 	@$(PY) -m sphinx -W -q -b html docs docs/_build

@@ -1,15 +1,19 @@
-"""``python -m model [--small] [--broken]``: search, and say what was found."""
+"""``python -m model [--small] [--broken] [--write]``: search, and say what was found."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from pathlib import Path
 
 from model.broken import VARIANTS
+from model.page import all_found, refuted, replaced, searched
 from model.rules import LARGE, SMALL, Scenario
 from model.search import search
 from model.timeline import summary, timeline
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "model.md"
 
 
 def main() -> int:
@@ -18,7 +22,12 @@ def main() -> int:
     parser.add_argument(
         "--broken", action="store_true", help="the deliberately broken variants instead"
     )
+    parser.add_argument(
+        "--write", action="store_true", help="search everything and write it into docs/model.md"
+    )
     options = parser.parse_args()
+    if options.write:
+        return _write()
     return _broken() if options.broken else _as_it_is(SMALL if options.small else LARGE)
 
 
@@ -45,6 +54,15 @@ def _broken() -> int:
             continue
         _say(timeline(found))
     return missed
+
+
+def _write() -> int:
+    page = PAGE.read_text()
+    page = replaced(page, "small", searched(all_found(SMALL)))
+    page = replaced(page, "large", searched(all_found(LARGE)))
+    PAGE.write_text(replaced(page, "broken", refuted()))
+    _say(f"{PAGE} says what was found")
+    return 0
 
 
 def _say(text: str) -> None:

@@ -5,6 +5,7 @@ The larger bound: ``python -m model``; the refutations as they read: ``python -m
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from dataclasses import replace
@@ -13,8 +14,10 @@ import pytest
 
 from celery_idem.core import protocol
 from celery_idem.core.record import Record, State
+from model.__main__ import PAGE
 from model.broken import VARIANTS
-from model.rules import SMALL, Rules, Scenario
+from model.page import refuted, replaced, searched
+from model.rules import LARGE, SMALL, Rules, Scenario
 from model.search import search
 from model.steps import Model
 from model.timeline import summary, timeline
@@ -28,6 +31,8 @@ def say(text: str) -> None:
     sys.stdout.write(f"\n{text}\n")
 
 
+searched_once = functools.cache(search)
+
 ONE_JOB = Scenario("one job", faults=2)
 PILL = Scenario("a pill", pill=True, faults=1)
 #: in which the variants are refuted
@@ -36,7 +41,7 @@ SHOWING = sorted({variant.scenario for variant in VARIANTS}, key=str)
 
 @pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.name)
 def test_every_promise_holds_in_every_state_and_every_job_ends(scenario):
-    found = search(scenario)
+    found = searched_once(scenario)
 
     say(summary(found))
     assert found.broken == "", timeline(found)
@@ -166,3 +171,31 @@ def test_more_faults_reach_more_states():
     sizes = [search(Scenario("one job", faults=faults)).states for faults in range(3)]
 
     assert sizes == sorted(set(sizes))
+
+
+# --- docs/model.md is what a run wrote
+
+
+def test_the_page_shows_what_the_search_of_the_small_bound_finds():
+    assert (
+        replaced(PAGE.read_text(), "small", searched(map(searched_once, SMALL))) == PAGE.read_text()
+    )
+
+
+def test_the_page_shows_the_refutation_of_every_broken_variant():
+    assert replaced(PAGE.read_text(), "broken", refuted()) == PAGE.read_text()
+
+
+def test_the_page_names_every_scenario_of_the_larger_bound():
+    """Its figures are those of ``python -m model --write``: too long for every change."""
+    part = PAGE.read_text().split("<!-- begin large")[1].split("<!-- end large")[0]
+
+    rows = [row.split(" | ") for row in part.splitlines() if row.startswith("| ")][1:-1]
+
+    said = [(r[0].removeprefix("| "), int(r[1]), int(r[2])) for r in rows]
+    assert said == [(s.name, s.workers, s.faults) for s in LARGE]
+
+
+def test_a_part_that_the_page_does_not_have_is_an_error():
+    with pytest.raises(ValueError, match="0 parts named 'nothing'"):
+        replaced(PAGE.read_text(), "nothing", "")

@@ -50,11 +50,28 @@ def _told(command: Callable[..., Any]) -> Callable[..., Any]:
     return inner
 
 
+class Key(click.ParamType):
+    """A whole key, as ``list`` shows it."""
+
+    name = "key"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        if not str(value).strip():
+            self.fail("a key is not empty: give all of it, as list shows it", param, ctx)
+        return str(value)
+
+
+KEY = Key()
+#: at least one
+SOME = click.IntRange(min=1)
+#: Longest time for which a key is revoked, in seconds: a hundred years of 365 days.
+MAX_REVOKE_S = 100 * 365 * 86400
+
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.command(name="show")
-@click.argument("key")
+@click.argument("key", type=KEY)
 @_json
 @click.pass_context
 @_told
@@ -73,7 +90,8 @@ def show(ctx: click.Context, key: str, as_json: bool) -> None:
 @click.option("--task", default=None, help="Only keys of the task of this name.")
 @click.option("--state", type=click.Choice([*(s.value for s in State), "revoked", "crashed"]),
               default=None, help="Only these; crashed: with at least one crash.")  # fmt: skip
-@click.option("--limit", default=DEFAULT_LIMIT, show_default=True, help="At most so many.")
+@click.option("--limit", type=SOME, default=DEFAULT_LIMIT, show_default=True,
+              help="At most so many.")  # fmt: skip
 @_json
 @click.pass_context
 @_told
@@ -94,7 +112,7 @@ def list_records(
 
 
 @click.command(name="release")
-@click.argument("key")
+@click.argument("key", type=KEY)
 @_json
 @click.pass_context
 @_told
@@ -114,7 +132,7 @@ def release(ctx: click.Context, key: str, as_json: bool) -> None:
 
 
 @click.command(name="revoke")
-@click.argument("key")
+@click.argument("key", type=KEY)
 @click.option("--for", "for_s", default=DEFAULT_REVOKE_S, show_default=True,
               help="Seconds for which it stays revoked.")  # fmt: skip
 @_json
@@ -125,15 +143,33 @@ def revoke(ctx: click.Context, key: str, for_s: float, as_json: bool) -> None:
 
     Work that runs now is not stopped.
     """
-    if for_s <= 0:
-        raise click.ClickException(f"--for must be more than 0 seconds, not {for_s:g}")
-    store_of(ctx).revoke(key, round(for_s * 1000))
-    _say(as_json, {"key": key, "revoked": True, "for_s": for_s}, f"{key!r} is revoked")
+    if not 0 < for_s <= MAX_REVOKE_S:
+        raise click.BadParameter(
+            f"it must be more than 0 and at most {MAX_REVOKE_S} seconds, not {for_s:g}",
+            param_hint="--for",
+        )
+    store = store_of(ctx)
+    before = store.get(key)
+    store.revoke(key, round(for_s * 1000))
+    answer = {"key": key, "revoked": True, "for_s": for_s, "known": before is not None}
+    _say(as_json, answer, f"{key!r} is revoked{_but(key, before)}")
+
+
+def _but(key: str, before: Record | None) -> str:
+    """What whoever revokes the key may not expect."""
+    if before is None:
+        return (
+            "; nothing was known of it. If that is a surprise: a task's key begins with the "
+            "task's name, as list shows it, and release takes this one back"
+        )
+    if before.state is State.DONE:
+        return f"; but its work is done, by task {before.task_id or '-'}: duplicates get the result"
+    return ""
 
 
 @click.command(name="prune")
-@click.option("--batch", default=BATCH, show_default=True, help="Records of one batch.")
-@click.option("--max", "most", default=None, type=int, help="Stop after about so many.")
+@click.option("--batch", type=SOME, default=BATCH, show_default=True, help="Records of one batch.")
+@click.option("--max", "most", type=SOME, default=None, help="Stop after about so many.")
 @_json
 @click.pass_context
 @_told
@@ -150,7 +186,8 @@ def prune(ctx: click.Context, batch: int, most: int | None, as_json: bool) -> No
 
 
 @click.command(name="stats")
-@click.option("--limit", default=STATS_LIMIT, show_default=True, help="Count at most so many.")
+@click.option("--limit", type=SOME, default=STATS_LIMIT, show_default=True,
+              help="Count at most so many.")  # fmt: skip
 @_json
 @click.pass_context
 @_told

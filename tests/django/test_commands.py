@@ -173,3 +173,36 @@ def test_the_task_for_beat_prunes(database: str) -> None:
     finally:
         binding.__dict__.update(before)
         store.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "said_so"),
+    [
+        (("list", "--limit", "0"), "--limit"),
+        (("stats", "--limit", "-1"), "--limit"),
+        (("prune", "--batch", "0"), "--batch"),
+        (("prune", "--max", "-1"), "--max"),
+        (("revoke", KEY, "--for", "0"), "more than 0 and at most 3153600000 seconds, not 0"),
+        (("revoke", KEY, "--for", "nan"), "not nan"),
+        (("revoke", KEY, "--for", "inf"), "not inf"),
+        (("revoke", KEY, "--for", "1e30"), "not 1e+30"),
+        (("show", " "), "a key is not empty"),
+        (("revoke", ""), "a key is not empty"),
+        (("release", ""), "a key is not empty"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_would(
+    store: Any, said: Any, words: tuple[str, ...], said_so: str
+) -> None:
+    assert said_so in said(*words, code=2)
+    assert list(store.scan()) == []
+
+
+def test_revoking_says_what_may_surprise(store: Any, said: Any) -> None:
+    done(store)
+    take(store, "shop.mail:mail:1")
+
+    assert "nothing was known of it" in said("revoke", "mail:1")
+    assert "its work is done, by task t1" in said("revoke", KEY)
+    assert said("revoke", "shop.mail:mail:1") == "'shop.mail:mail:1' is revoked\n"
+    assert json.loads(said("revoke", "shop.mail:mail:2", "--json"))["known"] is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Mapping
@@ -57,9 +58,10 @@ class Binding:
     @property
     def surroundings(self) -> Surroundings:
         """What the choice of a store depends on."""
-        conf = self._app.conf
+        conf, settings = self._app.conf, self.settings
+        _make_django_ready()
         return Surroundings(
-            settings=self.settings,
+            settings=settings,
             broker_url=conf.broker_read_url or conf.broker_url,
             backend_url=conf.result_backend if isinstance(conf.result_backend, str) else None,
             transport_options={
@@ -113,6 +115,18 @@ def _given(app: Celery) -> Mapping[str, Any] | None:
 def _django_is_configured() -> bool:
     conf = sys.modules.get("django.conf")
     return conf is not None and bool(conf.settings.configured)
+
+
+def _make_django_ready() -> None:
+    """Celery makes a project's Django ready in a worker; a command or a script that looks at keys
+    or letters comes without."""
+    if not os.environ.get("DJANGO_SETTINGS_MODULE") or not _django_is_configured():
+        return
+    import django
+    from django.apps import apps
+
+    if not apps.ready and not apps.loading:
+        django.setup()
 
 
 def _django_has_us() -> bool:

@@ -13,6 +13,7 @@ from celery import Celery
 from celery_idem.core.errors import ConfigError
 from celery_idem.core.settings import Settings
 from celery_idem.lease import LeaseKeeper
+from celery_idem.run_times import RunTimes
 from celery_idem.stores.base import Store
 from celery_idem.stores.choose import Surroundings, open_store
 
@@ -29,6 +30,7 @@ class Binding:
         self._store: Store | None = None
         self._given_store: Store | None = None
         self._keeper: LeaseKeeper | None = None
+        self.run_times = RunTimes()
 
     @property
     def settings(self) -> Settings:

@@ -16,6 +16,7 @@ from celery_idem.delivery import Delivery, attempt_of, record_key
 from celery_idem.ending import EndingRequest, error_of
 from celery_idem.guard import new_owner
 from celery_idem.lease import LeaseKeeper
+from celery_idem.run_times import queue_of
 
 logger = logging.getLogger("celery_idem.request")
 
@@ -78,8 +79,16 @@ class IdempotentRequest(EndingRequest):
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         if not soft:
+            self._note_run_time(timeout)
             self._out_of_time()
         super().on_timeout(soft, timeout)
+
+    def _note_run_time(self, seconds: float) -> None:
+        """Of a body that was stopped: its own process can't tell any more."""
+        task: Any = self.task
+        times = binding_of(task.app).run_times
+        times.note(task.name, queue_of(self), seconds)
+        self._keeper.store.carry(times.due())
 
     # --- what becomes of the claim -------------------------------------------------------
 

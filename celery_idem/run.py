@@ -38,6 +38,7 @@ from celery_idem.delivery import Delivery
 from celery_idem.guard import Holding, lease_of, refusal
 from celery_idem.options import Terms
 from celery_idem.redeliver import come_back, requeue_later, seconds_until
+from celery_idem.run_times import queue_of
 
 logger = logging.getLogger("celery_idem.run")
 
@@ -199,8 +200,18 @@ class Run:
         # is called.
         call = self.task._next_call
         if getattr(call, "__func__", None) is Task.__call__:
-            return self.task.run(*self.args, **self.kwargs)
-        return call(*self.args, **self.kwargs)
+            call = self.task.run
+        started = time.monotonic()
+        try:
+            return call(*self.args, **self.kwargs)
+        finally:
+            self._note_run_time(time.monotonic() - started)
+
+    def _note_run_time(self, seconds: float) -> None:
+        """For ``idem tune``; travels with the call that ends this run, or a later one."""
+        times = self.binding.run_times
+        times.note(self.task.name, queue_of(self.request), seconds)
+        self.binding.store.carry(times.due())
 
     def _complete(self, holding: Holding, value: Any) -> Any:
         reference = f"{self.delivery.task_id}-{holding.fence}"

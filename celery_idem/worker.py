@@ -22,6 +22,7 @@ from celery_idem import revoking
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import ConfigError
 from celery_idem.lanes.install import install_lanes
+from celery_idem.run_times import PlainTasks, RunTimes
 from celery_idem.stores.memory import MemoryStore
 
 logger = logging.getLogger("celery_idem.worker")
@@ -47,6 +48,8 @@ def install(app: Any) -> None:
     celery_signals.worker_process_init.connect(
         _in_new_child, weak=False, dispatch_uid="celery_idem.child"
     )
+    celery_signals.task_prerun.connect(_plain_tasks.on_prerun, dispatch_uid="celery_idem.prerun")
+    celery_signals.task_postrun.connect(_plain_tasks.on_postrun, dispatch_uid="celery_idem.postrun")
     celery_signals.task_success.connect(_on_success, weak=False, dispatch_uid="celery_idem.settle")
 
 
@@ -117,6 +120,18 @@ def _warn_of_the_store(app: Any) -> None:
             logger.warning("%s", sentence)
     except Exception as error:
         logger.warning("the store could not be looked at: %s", error)
+
+
+def _times_of_plain(task: Any) -> RunTimes | None:
+    """Where a task's run times are noted; an idempotent one notes its own."""
+    from celery_idem.task import IdempotentTask, is_celerys_own
+
+    if isinstance(task, IdempotentTask) or is_celerys_own(task.name):
+        return None
+    return binding_of(task.app).run_times
+
+
+_plain_tasks = PlainTasks(_times_of_plain)
 
 
 def _on_success(sender: Any = None, **_: Any) -> None:

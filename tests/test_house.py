@@ -24,6 +24,7 @@ ROOMS: list[set[str]] = [
     {"results"},
     {"signals"},
     {"lease"},
+    {"run_times"},
     {"binding"},
     {"guard"},
     {"steps"},

@@ -89,7 +89,8 @@ class KeyRecordAdmin(ReadOnly):
 
     def get_queryset(self, request: Any) -> QuerySet[Any]:
         """Without what is left of forgotten records."""
-        return super().get_queryset(request).filter(created_ms__gt=0)
+        found: QuerySet[Any] = super().get_queryset(request).filter(created_ms__gt=0)
+        return found
 
     @admin.display(description="state", ordering="state")
     def label(self, record: KeyRecord) -> str:

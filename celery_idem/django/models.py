@@ -86,6 +86,28 @@ class KeyStep(models.Model):
         return str(self.name)
 
 
+class RunTime(models.Model):
+    """How many runs of a task on a lane took how long, on one day: what ``idem tune`` reads.
+
+    ``day``: days since 1970; ``bucket``: as :mod:`celery_idem.core.histogram` counts.
+    """
+
+    digest = models.CharField(max_length=64, primary_key=True, editable=False)
+    task = models.TextField()
+    lane = models.TextField()
+    day = models.IntegerField(db_index=True)
+    bucket = models.IntegerField()
+    runs = models.BigIntegerField()
+
+    class Meta:
+        db_table = "idem_run_time"
+        verbose_name = "run time"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.task}: {self.runs}"
+
+
 class DeadLetter(models.Model):
     """A :class:`celery_idem.deadletters.letter.Letter` as a row; ``data`` holds what no column
     does. The short texts are kept as :func:`celery_idem.django.letters_rows.column_text` says.

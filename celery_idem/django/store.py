@@ -8,21 +8,27 @@ refuses. Whoever comes second reads again. No row is locked while anything is de
 
 from __future__ import annotations
 
+import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError
 
 from celery_idem.core import protocol
 from celery_idem.core.errors import StoreUnavailable
+from celery_idem.core.histogram import Histogram, RunCounts, days_back, merged, today
 from celery_idem.core.record import Claim, Claimed, ClaimRequest, Ending, Lease, Outcome, Record
 from celery_idem.core.settings import DEFAULT_STORE_PATIENCE_S
-from celery_idem.django import rows
+from celery_idem.django import rows, run_times
 from celery_idem.django.connections import Connections, Transaction
 from celery_idem.django.models import InboxEntry, KeyRecord, digest_of
+from celery_idem.stores.base import RUN_TIMES_DAYS
+
+logger = logging.getLogger("celery_idem.django")
 
 T = TypeVar("T")
 Keyed = TypeVar("Keyed", Claim, ClaimRequest, Lease)
@@ -58,6 +64,7 @@ class DjangoStore:
         self.alias = alias
         self._hash_keys = hash_keys
         self._connections = Connections(alias, patience_s)
+        self._carried: deque[RunCounts] = deque()
 
     def claim(self, request: ClaimRequest) -> Outcome:
         kept = self._kept(request)
@@ -74,12 +81,12 @@ class DjangoStore:
 
             return _change(connection, kept.key, decide, with_steps)
 
-        return self._connections.patiently(run)
+        return self._call(run)
 
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
         if not leases:
             return []
-        return self._connections.patiently(
+        return self._call(
             lambda connection: _renew(connection, [self._kept(lease) for lease in leases])
         )
 
@@ -156,10 +163,19 @@ class DjangoStore:
 
         yield from self._connections.patiently(run)
 
+    def carry(self, counts: RunCounts) -> None:
+        if counts:
+            self._carried.append(counts)
+
+    def run_times(self, days: int) -> dict[tuple[str, str], Histogram]:
+        return self._connections.patiently(
+            lambda connection: merged(run_times.read(connection, days_back(days).start))
+        )
+
     def prune(self, limit: int = 1000) -> int:
         """Delete at most ``limit`` records that have been past their retention for a minute, with
-        their steps, and as many entries of this database's inbox. Returns how many; 0: nothing is
-        left to do."""
+        their steps, and as many entries of this database's inbox; and old run times. Returns how
+        many; 0: nothing is left to do."""
 
         def run(connection: Any) -> int:
             now_ms = rows.clock_ms(connection) - PRUNE_AFTER_MS
@@ -167,7 +183,8 @@ class DjangoStore:
             gone = rows.delete(connection, entries, now_ms, model=InboxEntry) if entries else 0
             for digest in rows.expired(connection, KeyRecord, now_ms, limit):
                 gone += _prune_one(connection, digest, now_ms)
-            return gone
+            oldest = days_back(RUN_TIMES_DAYS).start
+            return gone + run_times.delete_before(connection, oldest, limit)
 
         return self._connections.patiently(run)
 
@@ -190,7 +207,26 @@ class DjangoStore:
         return replace(keyed, key=self._name(keyed.key)) if self._hash_keys else keyed
 
     def _decide(self, key: str, decide: Decision[T]) -> T:
-        return self._connections.patiently(lambda connection: _change(connection, key, decide))
+        return self._call(lambda connection: _change(connection, key, decide))
+
+    def _call(self, attempt: Callable[[Any], T]) -> T:
+        """Patiently; run times that wait go on the same connection after it."""
+
+        def run(connection: Any) -> T:
+            answer = attempt(connection)
+            if self._carried:
+                self._deliver(connection)
+            return answer
+
+        return self._connections.patiently(run)
+
+    def _deliver(self, connection: Any) -> None:
+        try:
+            run_times.add(connection, self._carried.popleft(), today())
+        except IndexError:
+            pass  # another thread was faster
+        except (DatabaseError, InterfaceError) as error:
+            logger.debug("run times were not kept: %s", error)
 
 
 def open_store(around: Any, patience_s: float) -> DjangoStore:

@@ -13,7 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
+from celery_idem.core.histogram import Histogram, RunCounts
 from celery_idem.core.record import Claim, ClaimRequest, Ending, Lease, Outcome, Record
+
+#: Days for which run times are kept, at least.
+RUN_TIMES_DAYS = 35
 
 
 @runtime_checkable
@@ -60,6 +64,14 @@ class Store(Protocol):
 
     def scan(self, contains: str = "", limit: int = 1000) -> Iterator[Record]:
         """Records whose key contains the text, in no order. Never blocks the server."""
+
+    def carry(self, counts: RunCounts) -> None:
+        """Take these run times along with a later call that goes to the server anyway: no round
+        trip of their own. Never raises; they are lost when that call is."""
+
+    def run_times(self, days: int) -> dict[tuple[str, str], Histogram]:
+        """(task name, lane or queue) → run times that were carried today (UTC, by the clocks of
+        the workers) and in the ``days - 1`` days before; kept for :data:`RUN_TIMES_DAYS`."""
 
     def warnings(self) -> list[str]:
         """What about this server could lose records (eviction, …), one sentence each."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from celery_idem.core import protocol
+from celery_idem.core.histogram import Histogram, RunCounts, days_back, merged, today
 from celery_idem.core.record import Claim, ClaimRequest, Ending, Lease, Outcome, Record
 
 
@@ -23,6 +24,7 @@ class MemoryStore:
     def __init__(self, now_us: Callable[[], int] = _monotonic_us) -> None:
         self._now_us = now_us
         self._records: dict[str, Record] = {}
+        self._run_times: dict[int, dict[tuple[str, str, int], int]] = {}
         self._lock = threading.Lock()
 
     def claim(self, request: ClaimRequest) -> Outcome:
@@ -105,6 +107,18 @@ class MemoryStore:
             keys = [key for key in self._records if contains in key]
             found = [record for key in keys if (record := self._read(key, now_us))]
         yield from found[:limit]
+
+    def carry(self, counts: RunCounts) -> None:
+        with self._lock:
+            for run, times in counts.items():
+                day = self._run_times.setdefault(today(), {})
+                day[run] = day.get(run, 0) + times
+
+    def run_times(self, days: int) -> dict[tuple[str, str], Histogram]:
+        with self._lock:
+            return merged(
+                run for day in days_back(days) for run in self._run_times.get(day, {}).items()
+            )
 
     def warnings(self) -> list[str]:
         return ["the memory store forgets everything when its process ends"]

@@ -26,6 +26,7 @@ from redis.retry import Retry
 
 from celery_idem.core import protocol
 from celery_idem.core.errors import ConfigError, StoreUnavailable
+from celery_idem.core.histogram import Histogram, RunCounts
 from celery_idem.core.record import (
     Claim,
     Claimed,
@@ -205,6 +206,12 @@ class TieredStore:
 
     def scan(self, contains: str = "", limit: int = 1000) -> Iterator[Record]:
         return self.truth.scan(contains, limit)
+
+    def carry(self, counts: RunCounts) -> None:
+        self.truth.carry(counts)
+
+    def run_times(self, days: int) -> dict[tuple[str, str], Histogram]:
+        return self.truth.run_times(days)
 
     def prune(self, limit: int = 1000) -> int:
         """Delete expired records of the database; Redis forgets by itself."""

@@ -89,7 +89,8 @@ def emptied(alias: str) -> None:
     from tests.django.shop.models import Effect, Order
 
     letters = (models.DeadLetter, models.DeadLetterTrail)
-    for model in (models.KeyStep, models.KeyRecord, models.InboxEntry, *letters, Effect, Order):
+    ours = (models.KeyStep, models.KeyRecord, models.InboxEntry, models.RunTime, *letters)
+    for model in (*ours, Effect, Order):
         model.objects.using(alias).all().delete()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -134,7 +135,40 @@ def test_scripts_are_all_that_is_sent(stage: Stage, store: RedisServer) -> None:
             if seen["client_type"] != "lua":
                 sent.append(seen["command"].split()[0])
 
-    assert [name for name in sent if name not in ("HELLO", "CLIENT", "SELECT")] == ["EVALSHA"] * 2
+    connecting, run_times = ("HELLO", "CLIENT", "SELECT"), ("HINCRBY", "EXPIRE")
+    assert [n for n in sent if n not in connecting + run_times] == ["EVALSHA"] * 2
+
+
+def test_run_times_travel_in_the_round_trips_that_a_task_makes_anyway(
+    stage: Stage, store: RedisServer
+) -> None:
+    """S-V7: what the server reads from its clients, at a time, is two calls a task."""
+    with store.client() as client:
+
+        def reads() -> int:
+            return int(client.info("stats")["total_reads_processed"])
+
+        def kept() -> int:
+            return int(client.info("commandstats").get("cmdstat_hincrby", {"calls": 0})["calls"])
+
+        wait_until(lambda: run_one_and_count(stage, kept), DEADLINE_S, "run times that are due")
+        before = reads()
+        for n in range(COUNT):
+            stage.tasks.pay.delay(f"read-{n}").get(timeout=DEADLINE_S)
+        wait_acked(stage)
+        # the second question is one itself
+        assert reads() - before == 2 * COUNT + 1
+        assert kept() > 0
+
+
+def run_one_and_count(stage: Stage, kept: Callable[[], int]) -> bool:
+    """Whether a run more made the store count run times: they go every few seconds."""
+    before = kept()
+    stage.tasks.pay.delay(f"one-{before}-{next(_numbers)}").get(timeout=DEADLINE_S)
+    return kept() > before
+
+
+_numbers = itertools.count()
 
 
 def wait_acked(stage: Stage) -> None:

@@ -6,6 +6,7 @@ redis-py's client costs more than the server's work on a call like ours (measure
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -86,6 +87,12 @@ class ScriptRunner:
         self._pause = pause
         self._pid = os.getpid()
         self._idle: deque[Any] = deque()
+        self._carried: deque[bytes] = deque()
+
+    def carry(self, *command: bytes) -> None:
+        """Send this command with the next call, in the same round trip. Its reply is not looked
+        at, and it is not said again."""
+        self._carried.append(_pack(*command))
 
     def call(self, script: Script, key: bytes, *args: bytes) -> Any:
         """One EVALSHA on one key; loads the script where the server doesn't know it."""
@@ -145,9 +152,12 @@ class ScriptRunner:
     def _exchange(self, script: Script, packed: bytes, count: int) -> list[Any]:
         connection = self._take()
         healthy = False
+        carried = self._take_carried()
         try:
-            connection.send_packed_command([packed], check_health=False)
+            connection.send_packed_command([packed, *carried], check_health=False)
             replies = [_read(connection) for _ in range(count)]
+            for _ in carried:
+                _read(connection)
             if any(isinstance(reply, NoScriptError) for reply in replies):
                 connection.send_packed_command(
                     [_pack(b"SCRIPT", b"LOAD", script.source)], check_health=False
@@ -180,6 +190,13 @@ class ScriptRunner:
             except TypeError:  # redis-py 5: a command name is wanted
                 return pool.get_connection("EVALSHA")
 
+    def _take_carried(self) -> list[bytes]:
+        carried = []
+        with contextlib.suppress(IndexError):
+            while True:
+                carried.append(self._carried.popleft())
+        return carried
+
     def _drop(self, connection: Any) -> None:
         connection.disconnect()
         self.client.connection_pool.release(connection)
@@ -188,6 +205,7 @@ class ScriptRunner:
         if self._pid != os.getpid():
             # The parent's sockets: using or closing them here would end its conversations.
             self._idle = deque()
+            self._carried = deque()
             self._pid = os.getpid()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import redis
 
+from celery_idem.core.histogram import Histogram, RunCounts, days_back, merged, today
 from celery_idem.core.record import (
     Claim,
     Claimed,
@@ -26,6 +27,8 @@ from celery_idem.core.record import (
     Superseded,
 )
 from celery_idem.core.settings import DEFAULT_STORE_PATIENCE_S
+from celery_idem.stores.base import RUN_TIMES_DAYS
+from celery_idem.stores.redis import run_times
 from celery_idem.stores.redis.connection import client_from_url
 from celery_idem.stores.redis.durability import durability_of
 from celery_idem.stores.redis.scripts import Script, ScriptRunner
@@ -181,6 +184,21 @@ class RedisStore:
             found += 1
             if found >= limit:
                 return
+
+    def carry(self, counts: RunCounts) -> None:
+        if not counts:
+            return
+        name = run_times.name_of(self._prefix, today())
+        for run, times in counts.items():
+            self._scripts.carry(b"HINCRBY", name, run_times.field_of(run), b"%d" % times)
+        self._scripts.carry(b"EXPIRE", name, b"%d" % (RUN_TIMES_DAYS * 86400))
+
+    def run_times(self, days: int) -> dict[tuple[str, str], Histogram]:
+        def look() -> dict[tuple[str, str], Histogram]:
+            names = [run_times.name_of(self._prefix, day) for day in days_back(days)]
+            return merged(run for name in names for run in run_times.read(self.client, name))
+
+        return self._scripts.patiently(look)
 
     def warnings(self) -> list[str]:
         durability = self._scripts.patiently(lambda: durability_of(self.client))

@@ -15,7 +15,9 @@ from celery_idem.core.settings import Settings
 from celery_idem.doctor.finding import Place
 from celery_idem.doctor.loading import Broken, load_tasks
 from celery_idem.doctor.servers import Servers
+from celery_idem.doctor.source.effects import Traced, trace
 from celery_idem.doctor.source.module import Module
+from celery_idem.doctor.source.names import Names
 from celery_idem.doctor.source.reader import Reader
 from celery_idem.lanes.consumer import LaneStep
 from celery_idem.options import DEFAULT_VISIBILITY_TIMEOUT_S, hard_limit_s
@@ -60,6 +62,7 @@ class Project:
         self.app = app._get_current_object() if hasattr(app, "_get_current_object") else app
         self.reader = Reader()
         self.servers = Servers(self, rabbitmq_api=rabbitmq_api)
+        self._effects: dict[str, Traced] = {}
         self.broken: list[Broken] = load_tasks(self.app)
 
     @cached_property
@@ -139,6 +142,20 @@ class Project:
         if default is None:
             return None
         return float(self.transport_options.get("visibility_timeout", default))
+
+    def effects_of(self, facts: TaskFacts) -> Traced:
+        """What the task's body does to the world, as far as its source tells."""
+        if facts.name not in self._effects:
+            source = self.reader.source_of_task(facts.task)
+            self._effects[facts.name] = (
+                Traced()
+                if source is None
+                else trace(
+                    Names(self.reader, source.module, source.function, source.owner),
+                    source.function,
+                )
+            )
+        return self._effects[facts.name]
 
     @property
     def serves_lanes(self) -> bool:

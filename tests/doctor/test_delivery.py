@@ -262,19 +262,6 @@ def test_a_timeout_that_is_acked_although_failures_are_not_is_found_c25(project)
     assert examined.found("IDEM023") == [("IDEM023", "killed_and_acked")]
 
 
-def test_a_plain_task_in_a_lane_that_is_killed_and_acked_is_found(project):
-    examined = project(
-        """
-        app.conf.idem = {"lanes": {"low": 1}}
-
-        @app.task(acks_late=True, time_limit=9, lane="low")
-        def report(): ...
-        """
-    )
-
-    assert examined.found("IDEM023") == [("IDEM023", "report")]
-
-
 def _plain(text: str) -> str:
     """The text without the indent that it has in a test."""
     return textwrap.dedent(text)

@@ -2,7 +2,7 @@
 
 Celery 5.7 has two settings: `acks_on_failure` and `acks_on_timeout`. With the first off and the
 second on, the message of a task that hits its hard time limit is acked, and the job is gone
-(C25). The same is true of a plain task in a lane, where a dead letter might be expected.
+(C25).
 
 **Mend it:** `acks_on_timeout=False`, or keep letters of plain tasks (`dead_letters: {"all_tasks":
 True}`), or `base=IdempotentTask`, where a timeout becomes a dead letter.
@@ -35,8 +35,7 @@ def look(project: Project) -> Iterator[Finding]:
 def _loses(facts: TaskFacts) -> bool:
     if not acks_on(facts.task, "acks_on_timeout"):
         return False
-    cares = not acks_on(facts.task, "acks_on_failure") or getattr(facts.task, "lane", None)
-    return bool(cares)
+    return not acks_on(facts.task, "acks_on_failure")
 
 
 CHECK = Check("IDEM023", "messages of timed-out tasks are acked", Severity.WARNING, look)

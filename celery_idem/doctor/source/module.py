@@ -56,6 +56,44 @@ class Module:
         """Classes of the module itself, by name."""
         return {node.name: node for node in self.tree.body if isinstance(node, ast.ClassDef)}
 
+    @cached_property
+    def imports(self) -> dict[str, str]:
+        """Imported name → what it stands for, wherever in the file it is imported."""
+        found: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    found[alias.asname or top] = alias.name if alias.asname else top
+            elif isinstance(node, ast.ImportFrom):
+                source = self._absolute(node)
+                for alias in node.names:
+                    found[alias.asname or alias.name] = f"{source}.{alias.name}"
+        return found
+
+    @cached_property
+    def assigned(self) -> dict[str, list[ast.expr]]:
+        """Name → the values that it is given at the top level."""
+        found: dict[str, list[ast.expr]] = {}
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        found.setdefault(target.id, []).append(node.value)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                if node.value is not None:
+                    found.setdefault(node.target.id, []).append(node.value)
+        return found
+
+    def _absolute(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        package = self.name.split(".")
+        if self.path.name != "__init__.py":
+            package = package[:-1]
+        package = package[: len(package) - node.level + 1]
+        return ".".join([*package, *([node.module] if node.module else [])])
+
     def function_at(self, line: int) -> Function | None:
         """The function whose code begins at this line, its first decorator counted."""
         for node in ast.walk(self.tree):

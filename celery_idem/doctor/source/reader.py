@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import itertools
 import re
 import sys
+import sysconfig
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from celery_idem.doctor.finding import Place
 from celery_idem.doctor.source.module import Function, Module, first_line, signature_end
 
 #: where Celery and this package are
-_NOT_THE_PROJECTS = (str(Path(celery.__file__).parent), str(Path(__file__).parents[2]))
+_NOT_THE_PROJECTS = (f"{Path(celery.__file__).parent}/", f"{Path(__file__).parents[2]}/")
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,10 @@ class TaskSource:
 
     module: Module
     function: Function
+    owner: ast.ClassDef | None = None  #: the class of a class-based task
 
 
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 #: Files of a package that are read at most.
 MOST_FILES = 5000
 _NOT_READ = re.compile(r"(^|/)(tests?|migrations|node_modules|\.[^/]*)/|(^|/)(test_|conftest)")
@@ -50,7 +54,15 @@ class Reader:
     def loaded_module(self, name: str) -> Module | None:
         """The source of a module that this process has imported."""
         path = getattr(sys.modules.get(name), "__file__", None)
-        return self.module(path, name) if path and path.endswith(".py") else None
+        if not isinstance(path, str) or not path.endswith(".py"):
+            return None
+        return self.module(path, name)
+
+    def project_module(self, name: str) -> Module | None:
+        """The same, of the project alone: not of the standard library, and of no package that was
+        installed."""
+        module = self.loaded_module(name)
+        return None if module is None or _is_installed(module.path) else module
 
     def neighbours(self, paths: Iterable[str]) -> list[Module]:
         """These files and all others of the packages that they are in, tests left out. A file
@@ -71,7 +83,17 @@ class Reader:
         if module is None:
             return None
         function = module.function_at(code.co_firstlineno)
-        return TaskSource(module, function) if function else None
+        if function is None:
+            return None
+        # of the task's own class, which may inherit its ``run``
+        own = None if getattr(task, "_decorated", False) else self._class_of(task, module)
+        return TaskSource(module, function, own or module.class_of(function))
+
+    @staticmethod
+    def _class_of(task: Any, module: Module) -> ast.ClassDef | None:
+        if str(type(task).__module__) != module.name:
+            return None
+        return module.classes.get(type(task).__name__)
 
     def place_of_task(self, task: Any) -> Place | None:
         """The head of the task's function, or of its class."""
@@ -88,6 +110,13 @@ class Reader:
         """Whether a comment at the place says so."""
         module = self.module(place.path)
         return module is not None and module.silences(check, place.line, place.end_line)
+
+
+def _is_installed(path: Path) -> bool:
+    text = str(path)
+    if text.startswith(_NOT_THE_PROJECTS) or text.startswith(_STANDARD_LIBRARY):
+        return True
+    return "site-packages" in path.parts or "dist-packages" in path.parts
 
 
 def _package_of(path: Path) -> Path | None:

@@ -20,7 +20,7 @@ COMMANDS: dict[str, str] = {
     "stats": "celery_idem.cli.dlq_look:stats",
     "floods": "celery_idem.cli.dlq_floods:floods",
     "replay": "celery_idem.cli.dlq_act:replay",
-    "edit": "celery_idem.cli.dlq_act:edit",
+    "edit": "celery_idem.cli.dlq_edit:edit",
     "delete": "celery_idem.cli.dlq_act:delete",
     "purge": "celery_idem.cli.dlq_act:purge",
     "export": "celery_idem.cli.dlq_move:export",

@@ -1,8 +1,7 @@
-"""``dlq replay, edit, delete, purge``: what changes something."""
+"""``dlq replay, delete, purge``: what changes something."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,6 @@ import click
 
 from celery_idem.cli import dlq_shown as shown
 from celery_idem.cli.dlq_filter import app_of, filtered, told
-from celery_idem.deadletters import edit as editing
 from celery_idem.deadletters import replay as replaying
 from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letters_of
@@ -80,39 +78,6 @@ def replay(
 
 
 @click.command()
-@click.argument("letter_id", metavar="ID")
-@click.option("--args", "args_json", default=None, help="Positional arguments, a JSON array.")
-@click.option("--kwargs", "kwargs_json", default=None, help="Keyword arguments, a JSON object.")
-@click.option("--dry-run", is_flag=True, help="Show the difference, and change nothing.")
-@_yes
-@click.pass_context
-@told
-def edit(
-    ctx: click.Context, letter_id: str, args_json: str | None, kwargs_json: str | None,
-    dry_run: bool, yes: bool,
-) -> None:  # fmt: skip
-    """Give a letter other arguments; the first ones are kept beside it.
-
-    Without --args and --kwargs an editor opens.
-    """
-    app = app_of(ctx)
-    letter = letters_of(app).get(letter_id)
-    if letter is None:
-        raise click.ClickException(f"no letter {letter_id}")
-    if args_json is None and kwargs_json is None:
-        args_json, kwargs_json = _in_editor(letter)
-    change = editing.prepare(app, letter, _parsed(args_json, list), _parsed(kwargs_json, dict))
-    click.echo(change.diff or "no difference in the arguments")
-    if change.new_key != change.old_key:
-        click.echo(f"key: {change.old_key} -> {change.new_key}")
-    if dry_run or not (yes or click.confirm("Save?")):
-        return
-    if not editing.save(app, change):
-        raise click.ClickException("the letter is gone")
-    click.echo(f"saved; send it with: dlq replay {letter_id}")
-
-
-@click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID…")
 @_yes
 @click.pass_context
@@ -178,26 +143,3 @@ def _progress(count: int, quiet: bool) -> Iterator[Callable[[Letter, Fate], None
         return
     with click.progressbar(length=count, label="replaying") as bar:
         yield lambda letter, fate: bar.update(1)
-
-
-def _in_editor(letter: Letter) -> tuple[str, str]:
-    args, kwargs, _ = editing.arguments_of(letter.message)
-    text = json.dumps({"args": args, "kwargs": kwargs}, indent=2, ensure_ascii=False)
-    edited = click.edit(text, extension=".json")
-    if edited is None:
-        raise click.Abort
-    both = _parsed(edited, dict)
-    return json.dumps(both.get("args", [])), json.dumps(both.get("kwargs", {}))
-
-
-def _parsed(text: str | None, kind: type) -> Any:
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise click.ClickException(f"not JSON: {error}") from error
-    if not isinstance(value, kind):
-        wanted = "an array" if kind is list else "an object"
-        raise click.ClickException(f"must be {wanted} in JSON, not {text}")
-    return value

@@ -51,6 +51,36 @@ def arguments_of(message: Message) -> tuple[list[Any], dict[str, Any], Any]:
         raise NotEditable(f"the arguments can't be read: {error}") from error
 
 
+def with_values(
+    app: Any, letter: Letter, values: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The letter's arguments with other values for those of these names, wherever they stand.
+
+    Raises :class:`NotEditable` for a name that the task does not have, or a task that this app does
+    not know.
+    """
+    task = task_named(app, letter.task)
+    if task is None:
+        raise NotEditable(f"{letter.task or 'no task'} is unknown here: give all its arguments")
+    args, kwargs, _ = arguments_of(letter.message)
+    parameters = inspect.signature(task.run).parameters
+    places = [
+        it.name
+        for it in parameters.values()
+        if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)
+    ]
+    for name, value in values.items():
+        if name not in parameters:
+            raise NotEditable(
+                f"{task.name} has no argument {name!r}; it has {', '.join(parameters) or 'none'}"
+            )
+        if name in places[: len(args)] and name not in kwargs:
+            args[places.index(name)] = value
+        else:
+            kwargs[name] = value
+    return args, kwargs
+
+
 def prepare(
     app: Any,
     letter: Letter,

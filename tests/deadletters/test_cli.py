@@ -301,3 +301,48 @@ def test_an_id_is_never_cut_and_a_line_fits(app: Any, columns: int) -> None:
     assert "GatewayDown: xxx" in line
     assert max(len(line) for line in seen) <= columns
     assert ("failure" in line) == (columns > 80)
+
+
+def arguments(app: Any, letter: Letter) -> tuple[Any, Any]:
+    kept = letters_of(app).get(letter.id)
+    assert kept is not None
+    args, kwargs, _ = json.loads(kept.message.body)
+    return args, kwargs
+
+
+def test_one_argument_is_changed_in_every_letter_of_a_fault(app: Any, run: Any) -> None:
+    letters = [put(app, number) for number in range(3)]
+    other = put(app, 9, "Other")
+    group = letters[0].fault.group
+
+    asked = run("edit", "--group", group, "--set", "mended=/a=b", typed="y\n").stdout
+
+    assert '+    "mended": "/a=b"' in asked
+    assert "and 2 more like it" in asked
+    assert "Save 3?" in asked
+    assert [arguments(app, it) for it in letters] == [
+        ([f"n{number}"], {"mended": "/a=b"}) for number in range(3)
+    ]
+    assert arguments(app, other) == (["n9"], {})
+
+    run("edit", letters[1].id, "--set", 'name="7"', "--set", "mended=x", "--yes")
+    assert arguments(app, letters[1]) == (["7"], {"mended": "x"})
+    kept = letters_of(app).get(letters[1].id)
+    assert kept is not None
+    assert kept.key == "letters.breaks:breaks:7"
+    assert kept.original == letters[1].message
+
+
+def test_nothing_is_saved_unless_every_letter_can_be(app: Any, run: Any) -> None:
+    good, unknown = put(app, 1), put(app, 2, task="letters.nobody_knows")
+
+    said = run("edit", good.id, unknown.id, "--set", "mended=x", "--yes", code=1).output
+    assert "letters.nobody_knows is unknown here" in said
+    assert arguments(app, good) == (["n1"], {})
+
+    said = run("edit", good.id, "--set", "colour=red", "--yes", code=1).output
+    assert "has no argument 'colour'; it has name, mended" in said
+    assert "say what changes in each" in run("edit", good.id, unknown.id, code=2).output
+    assert "ids, or a filter" in run("edit", "--set", "mended=x", code=2).output
+    assert "must be NAME=JSON" in run("edit", good.id, "--set", "mended", code=2).output
+    assert "give all" in run("edit", good.id, "--set", "mended=x", "--args", "[]", code=2).output

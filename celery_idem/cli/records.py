@@ -50,7 +50,7 @@ def _told(command: Callable[..., Any]) -> Callable[..., Any]:
     return inner
 
 
-class Key(click.ParamType):
+class Key(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A whole key, as ``list`` shows it."""
 
     name = "key"

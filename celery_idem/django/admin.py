@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from celery_idem.core.errors import IdemError
 from celery_idem.core.record import State
 from celery_idem.core.settings import DEFAULT_REVOKE_S
 from celery_idem.django import letters_admin  # noqa: F401 - registers the dead letters
-from celery_idem.django.models import InboxEntry, KeyRecord
+from celery_idem.django.models import InboxEntry, KeyRecord, digest_of
 
 #: State → the colour of its label; readable on white and on the admin's dark ground.
 _COLOURS = {
@@ -28,6 +29,8 @@ _COLOURS = {
     State.DONE: "#1a7f37",
 }
 _REVOKED_COLOUR = "#b42318"
+#: Characters of a task id in the list; the whole one is its tooltip and in the record.
+SHORT_ID = 8
 
 
 class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
@@ -73,17 +76,17 @@ class KeyRecordAdmin(ReadOnly):
     """Searchable by key and task id; a task's keys begin with its name."""
 
     list_display = (
-        "key", "label", "task_id", "runs", "crashes", "failures", "step_count", "created",
-        "expires",
+        "key", "label", "runs", "crashes", "failures", "step_number", "expires", "short_task_id",
     )  # fmt: skip
     list_filter = (StateFilter,)
     search_fields = ("key", "task_id")
+    search_help_text = "A part of the key, which begins with the task's name, or of the task id."
     show_full_result_count = False
     actions = ("release", "revoke")
     fields = (
         "key", "label", "task_id", "attempt", "fence", "runs", "crashes", "failures", "releases",
         "created", "lease_until", "done", "expires", "fingerprint", "described_result",
-        "settled", "steps_table",
+        "handed_on", "steps_table",
     )  # fmt: skip
     readonly_fields = fields
 
@@ -95,11 +98,27 @@ class KeyRecordAdmin(ReadOnly):
     @admin.display(description="state", ordering="state")
     def label(self, record: KeyRecord) -> str:
         colour = _COLOURS.get(State(record.state), "#5b6770")
-        mark = '<b style="color:{}">●</b> {}'
+        mark = '<span style="white-space:nowrap"><b style="color:{}">●</b> {}</span>'
         shown = format_html(mark, colour, record.state)
         if record.revoked:
             shown += format_html(" " + mark, _REVOKED_COLOUR, "revoked")
         return shown
+
+    @admin.display(description="task id")
+    def short_task_id(self, record: KeyRecord) -> str:
+        task_id = str(record.task_id)
+        if len(task_id) <= SHORT_ID:
+            return task_id or "-"
+        return format_html('<abbr title="{}">{}…</abbr>', task_id, task_id[:SHORT_ID])
+
+    @admin.display(description="steps")
+    def step_number(self, record: KeyRecord) -> int:
+        return int(record.step_count)
+
+    @admin.display(description="handed on")
+    def handed_on(self, record: KeyRecord) -> str:
+        """Task ids whose links, chain and chord part were handed on."""
+        return ", ".join(json.loads(record.settled)) or "-"
 
     @admin.display(description="created", ordering="created_ms")
     def created(self, record: KeyRecord) -> str:
@@ -125,7 +144,8 @@ class KeyRecordAdmin(ReadOnly):
     @admin.display(description="steps")
     def steps_table(self, record: Any) -> str:
         steps = [(step.name, described_step(bytes(step.value))) for step in record.steps.all()]
-        inbox = {entry.name for entry in InboxEntry.objects.filter(key=record.key)}
+        digests = [digest_of(record.key, name) for name, _ in steps]
+        inbox = {entry.name for entry in InboxEntry.objects.filter(digest__in=digests)}
         rows = [
             (name, how, "in its own transaction" if name in inbox else "") for name, how in steps
         ]
@@ -199,7 +219,7 @@ class KeyRecordAdmin(ReadOnly):
             }
             return TemplateResponse(request, "admin/celery_idem/keyrecord/confirm.html", context)
         try:
-            acted = sum(act(record.key) for record in queryset)
+            acted = sum(self._acted(request, record, action, act) for record in queryset)
         except IdemError as error:
             self.message_user(request, str(error), messages.ERROR)
             return None
@@ -207,6 +227,15 @@ class KeyRecordAdmin(ReadOnly):
         text = f"{action}d: {acted}" + (f"; left as they are, since done: {left}" if left else "")
         self.message_user(request, text, messages.SUCCESS if acted else messages.WARNING)
         return None
+
+    def _acted(
+        self, request: Any, record: KeyRecord, action: str, act: Callable[[str], bool]
+    ) -> bool:
+        """Act, and write down who did: the record's history, and the admin's recent actions."""
+        done = act(str(record.key))
+        if done:
+            self.log_change(request, record, f"{action}d")
+        return done
 
 
 @admin.register(InboxEntry)

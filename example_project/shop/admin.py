@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib import admin
 
 from example_project.shop.models import Order, Product
@@ -25,3 +27,9 @@ class OrderAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     search_fields = ("=number", "receipt")
     readonly_fields = list_display
     list_select_related = ("product",)
+
+    def has_add_permission(self, request: Any) -> bool:
+        return False
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
+        return False

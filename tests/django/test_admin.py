@@ -172,3 +172,31 @@ def test_without_the_permission_there_is_no_such_action(store: Any, action: str)
 
     assert f'value="{action}"' not in page
     assert (store.get(key).crashes, store.get(key).revoked) == (2, False)
+
+
+def test_who_revoked_and_released_a_key_is_in_its_history(store: Any, browser: Any) -> None:
+    filled(store)
+    pk = pk_of("shop.charge:order:1002")
+    for action in ("revoke", "release"):
+        form = {"action": action, "_selected_action": [pk], "confirmed": "yes"}
+        browser.post(LIST, form)
+
+    history = browser.get(f"{LIST}{pk}/history/").content.decode()
+
+    assert re.findall(r"<td>\s*(operator)\s*</td>", history) == ["operator"] * 2
+    assert all(word in history for word in ("revoked", "released"))
+
+
+def test_a_step_in_a_transaction_is_told_from_others(store: Any, browser: Any) -> None:
+    from celery_idem.django.models import InboxEntry, digest_of
+
+    filled(store)
+    key = "shop.order:order:1000"
+    InboxEntry.objects.create(
+        digest=digest_of(key, "order"), key=key, name="order", fence=1, value=b"", created_ms=1,
+        expires_ms=LONG_MS,
+    )  # fmt: skip
+
+    page = browser.get(f"{LIST}{pk_of(key)}/change/").content.decode()
+
+    assert page.count("in its own transaction") == 1

@@ -46,7 +46,7 @@ def test_an_operator_sees_the_list_and_one_record(
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-            page = browser.new_page(viewport={"width": 1280, "height": 760})
+            page = browser.new_page(viewport={"width": 1400, "height": 760})
             page.context.add_cookies([{"name": "sessionid", "value": session, "url": base}])
             page.goto(base + LIST)
             assert page.locator("td.field-key, th.field-key").count() == 9

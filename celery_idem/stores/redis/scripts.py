@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,10 +30,14 @@ T = TypeVar("T")
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 
-#: Replies that say "not now", not "never": they are tried again like a lost connection.
-_TRANSIENT = (
-    "READONLY", "LOADING", "MASTERDOWN", "OOM", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN",
-    "BUSY ", "UNKILLABLE",
+#: Replies that say "not now", not "never": they are tried again like a lost connection. A script
+#: that meets one on its way puts its own line before it ("user_script:22: MISCONF …").
+_TRANSIENT = re.compile(
+    r"(?:^|user_script: ?\d+: -?)(?:READONLY|LOADING|MASTERDOWN|OOM|MISCONF|NOREPLICAS"
+    r"|CLUSTERDOWN|TRYAGAIN|BUSY|UNKILLABLE)\b"
+)
+_TRANSIENT_TYPES = (
+    "ReadOnlyError", "OutOfMemoryError", "MasterDownError", "ClusterDownError", "TryAgainError",
 )  # fmt: skip
 
 
@@ -41,13 +46,8 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError, OSError)):
         return True
     if isinstance(error, ResponseError):
-        return str(error).startswith(_TRANSIENT) or type(error).__name__ in (
-            "ReadOnlyError",
-            "OutOfMemoryError",
-            "MasterDownError",
-            "ClusterDownError",
-            "TryAgainError",
-        )
+        known = type(error).__name__ in _TRANSIENT_TYPES
+        return known or _TRANSIENT.search(str(error)) is not None
     return False
 
 

@@ -11,7 +11,7 @@ import click
 
 from celery_idem.cli.dlq_table import Table, on_terminal, show, when, when_short
 from celery_idem.deadletters.base import Group
-from celery_idem.deadletters.describe import STATES
+from celery_idem.deadletters.describe import STATES, died
 from celery_idem.deadletters.letter import Attempt, Letter, Message
 
 __all__ = ["on_terminal", "show", "when"]
@@ -94,8 +94,7 @@ def page(letter: Letter, arguments: Any, state: str) -> None:
         ("task", f"{letter.task} [{letter.task_id}]"),
         ("key", f"{letter.key} ({state})" if letter.key else "none"),
         ("queue", letter.message.queue + (f" (lane {letter.lane})" if letter.lane else "")),
-        ("died", f"{when(letter.last_died_ms)}, {letter.times} times since "
-                 f"{when(letter.first_died_ms)}"),
+        ("died", died(letter, when)),
         ("counted", f"{letter.retries} retries, {letter.crashes} crashes, fence {letter.fence}"),
         ("worker", letter.worker),
         ("error", f"{fault.error_type}: {fault.message}".strip(": ")),

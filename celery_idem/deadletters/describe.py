@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,14 @@ def arguments_shown(letter: Letter, how: str) -> Any:
     return {"args": args, "kwargs": kwargs}
 
 
+def died(letter: Letter, when: Callable[[int], str | None]) -> str:
+    """When, and how often; ``when`` says a time as people are shown it."""
+    last = when(letter.last_died_ms) or "unknown"
+    if letter.times == 1:
+        return last
+    return f"{last}, {letter.times} times since {when(letter.first_died_ms)}"
+
+
 def record_told(app: Any, letter: Letter) -> str:
     """How the record of the letter's key stands, and which steps are done."""
     try:
@@ -79,7 +87,7 @@ def relatives(letter: Letter) -> list[Relative]:
 def _ancestors(letter: Letter) -> Iterator[Relative]:
     headers = letter.message.headers
     parent, root = headers.get("parent_id"), headers.get("root_id")
-    if isinstance(parent, str):
+    if isinstance(parent, str) and parent != letter.task_id:  # a retry is its own parent
         yield Relative("sent by", "", parent)
     if isinstance(root, str) and root not in (letter.task_id, parent):
         yield Relative("first of all", "", root)

@@ -253,8 +253,7 @@ def _facts(letter: Letter) -> list[tuple[str, str]]:
         ("state", describe.STATES[letter.state]),
         ("task", f"{letter.task} [{letter.task_id}]"),
         ("queue", letter.message.queue + lane),
-        ("died", f"{when(letter.last_died_ms)}, {letter.times} times since "
-                 f"{when(letter.first_died_ms)}"),
+        ("died", describe.died(letter, when)),
         ("counted", f"{letter.retries} retries, {letter.crashes} crashes, fence {letter.fence}"),
         ("worker", letter.worker or "unknown"),
         ("key", letter.key or "none"),

@@ -92,7 +92,7 @@ class Query:
     def side_bar(self, store: LetterStore) -> list[Choices]:
         """The filters to choose from."""
         words = {state.value: STATES[state] for state in State}
-        return [
+        filters = [
             self._choices("reason", {it.value: it.value for it in Reason}),
             self._choices("state", words),
             self._choices("task", _themselves(store.values("task", MOST_CHOICES))),
@@ -100,6 +100,7 @@ class Query:
             self._choices("lane", _themselves(store.values("lane", MOST_CHOICES))),
             self._choices("age", {name: words for name, (words, _, _) in AGES.items()}),
         ]
+        return [it for it in filters if len(it.choices) > 1]
 
     def _choices(self, name: str, offered: Mapping[str, str]) -> Choices:
         now = self.said.get(name, "")

@@ -155,15 +155,33 @@ def test_replay_says_first_what_it_would_do(app: Any, run: Any) -> None:
     assert "was sent again" in run("show", letter.id).stdout
 
 
-def test_tasks_that_only_workers_import_are_known(app: Any, run: Any) -> None:
+def foretold(**conf: Any) -> subprocess.CompletedProcess[str]:
+    """``dlq replay --all --dry-run`` in a process of its own, which is no Django project."""
+    env = {**os.environ, "TEST_CONF": json.dumps(conf)}
+    env.pop("DJANGO_SETTINGS_MODULE", None)
+    argv = [sys.executable, "-m", "celery", "-A", "tests.apps.letters:app", "dlq", "replay"]
+    return subprocess.run(
+        [*argv, "--all", "--dry-run", "--json"], capture_output=True, text=True, timeout=60, env=env
+    )
+
+
+def test_tasks_that_only_workers_import_are_known(app: Any) -> None:
     """``imports``, ``include``, ``autodiscover_tasks``: Celery imports them in no other process."""
-    app.conf.imports = ("tests.apps.imported",)
     put(app, 1, task="imported.work", key="imported.work:work:n1")
-    assert "imported.work" not in app.tasks
 
-    counted = json.loads(run("replay", "--all", "--dry-run", "--json").stdout)
+    said = foretold(imports=["tests.apps.imported"])
 
-    assert counted["fates"] == {"run": 1}
+    assert json.loads(said.stdout)["fates"] == {"run": 1}, said.stderr
+
+
+def test_modules_that_cannot_be_imported_keep_the_letters(app: Any) -> None:
+    put(app, 1, task="imported.work")
+    put(app, 2)
+
+    said = foretold(imports=["no.such.module"])
+
+    assert json.loads(said.stdout)["fates"] == {"no_task": 1, "run": 1}, said.stderr
+    assert "No module named 'no'" in said.stderr
 
 
 def test_replay_wants_a_filter_and_a_yes(app: Any, run: Any) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery import current_app
@@ -23,7 +23,10 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import ConfigError, IdemError
+from celery_idem.deadletters.choose import LetterSettings, open_letters
 from celery_idem.django.connections import VENDORS
+from celery_idem.lanes.routing import lanes_of
+from celery_idem.stores.choose import open_store
 
 #: Celery runs Django's checks when it imports tasks, and a check of tasks imports them.
 _importing = threading.local()
@@ -33,19 +36,20 @@ _KEEPS_IN_DATABASE = ("django", "tiered")
 
 @register("celery_idem")
 def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
-    """``CELERY_IDEM``, read as a worker reads it."""
+    """``CELERY_IDEM``, read as a worker reads it, down to lanes and dead letters; and the stores
+    that it names are opened, which connects nothing."""
     binding = binding_of(current_app)
-    try:
+    wrong = _wrong(lambda: binding.settings)
+    if not wrong:
         settings = binding.settings
-    except (ConfigError, TypeError) as error:
-        return [
-            Error(
-                str(error),
-                hint="CELERY_IDEM is a dict, for example {'store': 'django', 'lease_s': 30}.",
-                id="celery_idem.E001",
-            )
-        ]
-    return _check_store(settings.store)
+        wrong += _wrong(lambda: lanes_of(settings))
+        wrong += _wrong(lambda: open_store(binding.surroundings, 0).close())
+        wrong += _wrong(
+            lambda: open_letters(
+                binding.surroundings, LetterSettings.from_dict(settings.dead_letters), 0
+            ).close()
+        )
+    return wrong or _check_store(binding.settings.store)
 
 
 @register("celery_idem")
@@ -66,6 +70,8 @@ def check_tasks(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
         return [Error(str(error), id="celery_idem.E003")]
     finally:
         _importing.now = False
+    if _wrong(lambda: binding_of(app).settings):
+        return []  # said once, above
     for task in tasks:
         if not isinstance(task, IdempotentTask) or is_celerys_own(task.name):
             continue
@@ -108,6 +114,16 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[Check
                 )
             )
     return found
+
+
+def _wrong(look: Callable[[], object]) -> list[CheckMessage]:
+    """What is said of a setting that can't be read."""
+    try:
+        look()
+    except (ConfigError, TypeError) as error:
+        hint = "CELERY_IDEM is a dict, for example {'store': 'django', 'lease_s': 30}."
+        return [Error(str(error), hint=hint, id="celery_idem.E001")]
+    return []
 
 
 def _about_to_migrate() -> bool:

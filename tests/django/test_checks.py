@@ -52,6 +52,30 @@ def test_an_ill_typed_setting_is_an_error(settings: Any) -> None:
     assert ids(checks.check_settings()) == ["celery_idem.E001"]
 
 
+@pytest.mark.parametrize(
+    ("idem", "says"),
+    [
+        ({"store": "mongo"}, "store 'mongo' is unknown; allowed are a Redis URL"),
+        ({"lanes": {"critical": "x"}}, "critical"),
+        ({"dead_letters": {"stor": "x"}}, "did you mean 'store'?"),
+        ({"dead_letters": {"store": "nowhere"}}, "'nowhere'"),
+    ],
+)
+def test_what_a_worker_would_refuse_is_an_error(settings: Any, idem: Any, says: str) -> None:
+    settings(**idem)
+
+    (message,) = checks.check_settings()
+
+    assert message.id == "celery_idem.E001"
+    assert says in message.msg
+
+
+def test_a_wrong_setting_is_said_once_and_not_for_every_task(settings: Any) -> None:
+    settings(leese_s=10)
+
+    assert checks.check_tasks() == []
+
+
 def test_sqlite_as_the_store_is_a_warning(settings: Any) -> None:
     settings(store="django")
 
@@ -62,7 +86,7 @@ def test_sqlite_as_the_store_is_a_warning(settings: Any) -> None:
     "database", [pytest.param("postgres", marks=databases.MARKS["postgres"])], indirect=True
 )
 def test_postgresql_as_the_store_says_nothing(settings: Any) -> None:
-    settings(store="tiered")
+    settings(store="django")
 
     assert checks.check_settings() == []
 

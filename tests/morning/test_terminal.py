@@ -1,7 +1,7 @@
 """A morning with the DLQ, typed: three faults are told apart, mended, sent again, and counted.
 
-``IDEM_PICTURES=docs/images`` keeps what the terminal showed, for docs/a-morning-with-the-dlq.md;
-:mod:`.test_page` holds the page to these commands.
+docs/a-morning-with-the-dlq.md shows these commands, in this order. ``IDEM_PICTURES`` names a folder
+for what the terminal showed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tests.demo.stage import ROOT
 from tests.morning.conftest import Shop
 from tests.morning.terminal import TMUX, Terminal
 
+PAGE = ROOT / "docs/a-morning-with-the-dlq.md"
 DLQ = "celery -A example_project.shop dlq"
 #: ``make shop`` itself leaves one card declined
 DECLINED = TOO_MUCH + 1
@@ -44,8 +45,19 @@ class Morning:
         self._told.append(f"$ {command}\n{printed}\n")
         return printed
 
+    def commands(self) -> list[str]:
+        """What was typed, with ids and paths taken out."""
+        return [plain(it.partition("\n")[0]) for it in self._told]
+
     def keep(self, folder: Path) -> None:
         (folder / "morning.txt").write_text("\n".join(self._told))
+
+
+def plain(command: str) -> str:
+    """A command of whatever night."""
+    command = re.sub(r"\b[0-9a-f]{20}\b", "ID", command)
+    command = re.sub(r"--group [0-9a-f]{12}\b", "--group GROUP", command)
+    return re.sub(r"--to \S+", "--to FILE", command)
 
 
 def test_a_morning_in_the_terminal(shop: Shop, tmp_path: Path) -> None:
@@ -69,6 +81,8 @@ def test_a_morning_in_the_terminal(shop: Shop, tmp_path: Path) -> None:
         # and nothing is left
         assert re.search(r"letters +0\b", morning.dlq("stats --fail-if-any"))
         _each_order_once(shop)
+        typed_in_the_page = re.findall(r"^\$ celery .*$", PAGE.read_text(), re.MULTILINE)
+        assert [plain(it) for it in typed_in_the_page] == morning.commands()
         morning.keep(Path(os.environ.get("IDEM_PICTURES", tmp_path)))
 
 

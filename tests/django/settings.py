@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -106,9 +107,9 @@ DATABASES = {
     "default": database(os.environ.get("TEST_DATABASE_URL") or sqlite_file("default")),
     "other": database(os.environ.get("TEST_OTHER_URL") or sqlite_file("other")),
 }
-if not os.environ.get("TEST_DATABASE_URL"):
-    # Not in a worker: from Django 6.0 on its checks connect to every alias, and a test makes only
-    # the databases that it needs.
+if "pytest" in sys.modules:
+    # Not in a worker, whether it has a database or none: from Django 6.0 on its checks connect to
+    # every alias, and a test makes only the databases that it needs.
     DATABASES |= {
         "sqlite": database(sqlite_file("records")),
         "postgres": database(on_server(POSTGRES_URL, MARK)),

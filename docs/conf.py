@@ -67,5 +67,20 @@ def write_cases(app: Sphinx) -> None:
     (ROOT / "docs" / "cases.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+# -- pages that the index does not name yet
+
+
+def list_the_rest(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Every page is in the index: one that it does not name is under "More"."""
+    if docname != "index":
+        return
+    named = set(source[0].splitlines()) | {"index"}
+    rest = sorted({path.stem for path in (ROOT / "docs").glob("*.md")} - named)
+    if rest:
+        lines = ["", "```{toctree}", ":caption: More", ":maxdepth: 1", "", *rest, "```", ""]
+        source[0] += "\n".join(lines)
+
+
 def setup(app: Sphinx) -> None:
     app.connect("builder-inited", write_cases)
+    app.connect("source-read", list_the_rest)

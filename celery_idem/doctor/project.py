@@ -106,7 +106,8 @@ class Project:
     @cached_property
     def broker_url(self) -> str:
         """Where workers read from, with its password."""
-        return str(binding_of(self.app).surroundings.broker_url or "")
+        conf = self.app.conf
+        return str(conf.broker_read_url or conf.broker_url or "")
 
     @cached_property
     def broker(self) -> str:

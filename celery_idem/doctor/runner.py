@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from celery_idem.core.errors import ConfigError
 from celery_idem.doctor.finding import Check, Finding, NotChecked, Severity
 from celery_idem.doctor.project import Project
+
+logger = logging.getLogger("celery_idem.doctor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,11 @@ def run(project: Project, checks: Iterable[Check]) -> Report:
             findings = list(check.look(project))
         except NotChecked as reason:
             report.unchecked.append(Unchecked(check, str(reason)))
+            continue
+        except Exception as error:
+            logger.debug("a check failed", exc_info=True)
+            reason_text = f"the check itself failed, {type(error).__name__}: {error}"
+            report.unchecked.append(Unchecked(check, reason_text))
             continue
         report.checks += 1
         for finding in findings:

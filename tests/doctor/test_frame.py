@@ -86,6 +86,19 @@ def test_a_check_that_can_not_be_made_is_said_and_stops_no_other(project):
     assert report.checks == 1
 
 
+def test_a_check_that_fails_by_itself_is_said_and_stops_no_other(project):
+    examined = project("")
+    checks = [
+        Check("IDEM998", "fails", Severity.ERROR, lambda _: [1 / 0]),  # type: ignore[list-item]
+        Check("IDEM999", "finds", Severity.INFO, lambda _: [Finding("it", remedy="mend")]),
+    ]
+
+    report = run(Project(examined.app), checks)
+
+    assert "the check itself failed, ZeroDivisionError" in report.unchecked[0].reason
+    assert [it.check.id for it in report.found] == ["IDEM999"]
+
+
 def test_the_worst_comes_first(project):
     examined = project("")
     checks = [

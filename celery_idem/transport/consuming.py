@@ -348,4 +348,8 @@ class Consuming(Leasing):
         """Give everything unacked back. A wait or an answer on its way is not waited for."""
         self._in_poll = None
         self._drop_answers()
-        super().close()
+        try:
+            super().close()
+        finally:
+            # kombu may have failed on the way, to delete a queue over a connection that is gone
+            self.end_session()

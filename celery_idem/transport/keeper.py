@@ -69,7 +69,8 @@ class Keeper:
         Celery drops what it has not started when it connects anew, but what runs goes on, and is
         acked when it is done. So a short outage makes nobody run a task twice.
         """
-        self.lingering_since = time.monotonic()
+        if self.lingering_since is None:
+            self.lingering_since = time.monotonic()
 
     # -- the thread
 
@@ -233,6 +234,9 @@ def _still_runs(request: Any) -> bool:
         return False
     if (future := getattr(result, "f", None)) is not None:  # threads
         return not future.done()
-    if callable(ready := getattr(result, "ready", None)):  # prefork, gevent
+    if (jobs := getattr(result, "_cache", None)) is not None:  # prefork
+        # Celery before 5.6.3 forgets its children's jobs when it connects anew: no ack will come
+        return result._job in jobs
+    if callable(ready := getattr(result, "ready", None)):  # gevent
         return not ready()
     return not getattr(result, "dead", False)  # eventlet

@@ -35,9 +35,23 @@ class Poller(kombu_base.Poller):  # type: ignore[misc]
     def join_loop(self, loop: Any) -> None:
         """An event loop polls from now on."""
         self._in_loop = True
+        self._remove_reader = loop.remove
         loop.add_reader(self._waking_end(), self._woken)
-        if not hasattr(loop, "_waker"):
+        if not hasattr(loop, "_waker"):  # kombu before 5.7
             self._wake_for_other_threads(loop)
+            self._on_connection_disconnect = self._forget_connection
+
+    def _forget_connection(self, connection: Any) -> None:
+        """kombu before 5.7 stops polling in the loop with the first connection that is dropped."""
+        for key in list(self._chan_to_sock):
+            channel, client, kind = key
+            if client.connection is not connection:
+                continue
+            del self._chan_to_sock[key]
+            for fileno, known in list(self._fd_to_chan.items()):
+                if known == (channel, kind):
+                    self._remove_reader(fileno)
+                    del self._fd_to_chan[fileno]
 
     def _wake_for_other_threads(self, loop: Any) -> None:
         """Before kombu 5.7 a call for the loop's thread waits until something else wakes it.
@@ -118,7 +132,7 @@ class Poller(kombu_base.Poller):  # type: ignore[misc]
                     return
             self.drop_deaf_connections()
             if cut_short:
-                raise socket.timeout
+                raise TimeoutError
             raise Empty
         finally:
             self._in_protected_read = False

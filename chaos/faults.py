@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from tests.support.workers import Worker
 
 logger = logging.getLogger("chaos")
 
+NEEDS_LINUX = "not done: the size of another process's files can be limited on Linux only"
 #: Seconds that an old release has for what it is doing, before it is killed.
 GRACEFUL_S = 60.0
 
@@ -248,20 +250,28 @@ def thaw_server(self: Director, fault: Fault) -> None:
     self.stage.redis.cont()
 
 
-def fill_disk(self: Director, fault: Fault) -> None:
+def fill_disk(self: Director, fault: Fault) -> str | None:
+    if sys.platform != "linux":
+        return NEEDS_LINUX
     self.stage.limit_aof()
+    return None
 
 
-def fill_disk_softly(self: Director, fault: Fault) -> None:
+def fill_disk_softly(self: Director, fault: Fault) -> str | None:
     assert self.stage.redis is not None
+    if sys.platform != "linux":
+        return NEEDS_LINUX
     with self.stage.redis.client() as client:
         client.config_set("appendfsync", "everysec")
     self.stage.limit_aof()
+    return None
 
 
 def make_room(self: Director, fault: Fault) -> str:
     server = self.stage.redis
     assert server is not None
+    if sys.platform != "linux":
+        return NEEDS_LINUX
     if not server.running:
         server.start()
         return "Redis ended itself, and was started again"

@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "floods": "celery_idem.cli.dlq_floods:floods",
     "replay": "celery_idem.cli.dlq_act:replay",
     "edit": "celery_idem.cli.dlq_edit:edit",
+    "decide": "celery_idem.cli.dlq_decide:decide",
     "delete": "celery_idem.cli.dlq_act:delete",
     "purge": "celery_idem.cli.dlq_act:purge",
     "export": "celery_idem.cli.dlq_move:export",

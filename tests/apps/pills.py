@@ -81,3 +81,18 @@ if os.environ.get("TEST_DIES_AT") == "record":
     _die_instead(KeptQoS, "append")
 elif os.environ.get("TEST_DIES_AT") == "streams-record":
     _die_instead(StreamsChannel, "_received")
+
+
+@app.task(base=IdempotentTask, name="pills.charges", bind=True, idem_key="charges:{name}")
+def charges(self: Any, name: str, mended: str = "") -> str:
+    """One step that must not happen twice, in which the process dies; and one behind it."""
+
+    def once() -> str:
+        _effects().bump(f"charge:{name}")
+        if not os.path.exists(mended):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "receipt 1"
+
+    receipt: str = self.step("charge", once, at_most_once=True)
+    _effects().bump(f"mail:{name}", receipt=receipt)
+    return receipt

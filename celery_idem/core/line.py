@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Generic, TypeVar
 
 from celery_idem.core.errors import ConfigError
 from celery_idem.core.order import STRAY_WEIGHT, DeadlineOrder, Lane, LaneOrder, reweighed
 
 T = TypeVar("T")
+
+NONE: frozenset[str] = frozenset()
 
 
 def kept_free(lanes: Sequence[Lane], running: Mapping[str, int], lane: str, slots: int) -> int:
@@ -62,9 +64,10 @@ class Line(Generic[T]):
         self._fetched = fetched
         self._slots = slots
         self._busy = 0
-        self._count = 0  # of all that waits
+        self.count = 0  #: of all that waits
         self._reserved = any(lane.reserve for lane in self.lanes)
         self._waiting: dict[str, deque[T]] = {lane.name: deque() for lane in self.lanes}
+        self._all = frozenset(self._waiting)
 
     @property
     def slots(self) -> int:
@@ -76,6 +79,11 @@ class Line(Generic[T]):
         if slots != self._slots:
             self._slots = slots
             self.version += 1
+
+    @property
+    def restricted(self) -> bool:
+        """Whether some lane may be kept from a free process: by a reserve or a pause."""
+        return self._reserved or bool(self.paused)
 
     def has_room(self, lane: str) -> bool:
         """Whether one more job of the lane may start now, and the lane is not paused."""
@@ -89,7 +97,7 @@ class Line(Generic[T]):
         """Put it at the end of its lane's line. An unknown lane is added, see :meth:`admit`."""
         self.admit(lane)
         self._waiting[lane].append(item)
-        self._count += 1
+        self.count += 1
         self.version += 1
 
     def admit(self, lane: Lane | str) -> None:
@@ -104,6 +112,7 @@ class Line(Generic[T]):
         for count in (self.running, self.started):
             count.setdefault(name, 0)
         self._waiting[name] = deque()
+        self._all = frozenset(self._waiting)
         self.version += 1
         self.order.set_lanes(self.lanes)
 
@@ -116,7 +125,7 @@ class Line(Generic[T]):
         """How many wait, in one lane or in all."""
         if lane is not None:
             return len(self._waiting.get(lane, ()))
-        return self._count
+        return self.count
 
     def first(self, lane: str) -> T | None:
         """The longest waiting of a lane."""
@@ -129,7 +138,7 @@ class Line(Generic[T]):
         items = [item for line in lines for item in line]
         for line in lines:
             line.clear()
-        self._count -= len(items)
+        self.count -= len(items)
         self.version += 1
         return items
 
@@ -137,16 +146,18 @@ class Line(Generic[T]):
 
     def next(self, now_s: float) -> tuple[str, T] | None:
         """The next to start, now counted as running; ``None`` when nothing may."""
-        if not self._count or self._busy >= self._slots:
+        if not self.count or self._busy >= self._slots:
             return None
-        ready = {name for name, items in self._waiting.items() if items and self.has_room(name)}
+        ready = {name for name, items in self._waiting.items() if items}
+        if self.restricted:
+            ready = {name for name in ready if self.has_room(name)}
         if not ready:
             return None
         lane = self._choose(ready, now_s)
         self.running[lane] += 1
         self.started[lane] += 1
         self._busy += 1
-        self._count -= 1
+        self.count -= 1
         self.version += 1
         return lane, self._waiting[lane].popleft()
 
@@ -166,17 +177,17 @@ class Line(Generic[T]):
         self.version += 1
         self.order.finished(lane, run_time_s)
 
-    def fetchable(self) -> set[str]:
+    def fetchable(self) -> Set[str]:
         """Lanes of which one more message could start at once, were it here."""
         if self._busy >= self._slots:
-            return set()
-        if not self._reserved and not self.paused:
-            return set() if self._count else set(self._waiting)
+            return NONE
+        if not self.restricted:
+            return NONE if self.count else self._all
         open_lanes = {name for name in self._waiting if self.has_room(name)}
         waiting = {name for name, items in self._waiting.items() if items}
         # What waits though its lane has room will take the process. What waits without (paused,
         # or kept from a reserve) is no reason not to fetch for others.
-        return set() if waiting & open_lanes else open_lanes - waiting
+        return NONE if waiting & open_lanes else open_lanes - waiting
 
     # -- changes at run time
 

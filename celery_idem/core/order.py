@@ -210,7 +210,9 @@ class WeightedOrder:
     A charge of ``c`` for a lane takes ``c`` from its credit and gives ``c × w / W`` to each lane
     that had work, itself included; so the credits always add up to 0, and the bounds follow: the
     highest is never below 0, so nobody falls more than one charge into debt, so nobody's credit
-    exceeds the debts of the others.
+    exceeds the debts of the others. Where lanes run empty and weights change all the time, a lane
+    may be served a little before its turn, because the order had counted with one that turned out
+    to be empty: debts then stay below two charges (up to eight lanes, searched for the worst).
 
     The empty lanes' credit goes back to the others: an absent lane saves up nothing.
     """
@@ -239,6 +241,8 @@ class WeightedOrder:
 
     def set_lanes(self, lanes: Iterable[Lane]) -> None:
         self._weight = {lane.name: lane.weight for lane in lanes}
+        whole = sum(self._weight.values()) or 1.0
+        self._share = {name: weight / whole for name, weight in self._weight.items()}
         gone = [name for name in self._credit if name not in self._weight]
         freed = sum(self._credit.pop(name) for name in gone)
         for name in gone:
@@ -246,29 +250,51 @@ class WeightedOrder:
             self._estimate_s.pop(name, None)
         for name in self._weight:
             self._credit.setdefault(name, 0.0)
-        self._spread(freed, self._weight)
+        self._inherit(freed)
+
+    def _inherit(self, freed: float) -> None:
+        """Credit of lanes that are gone goes to all; a debt to those who have it coming, so that
+        nobody's own debt grows."""
+        if freed >= 0:
+            self._spread(freed, self._weight)
+            return
+        owed = sum(credit for credit in self._credit.values() if credit > 0)
+        for name, credit in self._credit.items():
+            if credit > 0:
+                self._credit[name] += freed * credit / owed
 
     def preference(self, now_s: float) -> list[str]:
         # By messages the next charge is known to be 1, so its share counts already (that is the
         # "smooth" of the method); in seconds it is not known before the job has run.
-        unit = 0.0 if self._seconds else 1.0 / (sum(self._weight.values()) or 1.0)
-        weight, credit = self._weight, self._credit
-        return sorted(weight, key=lambda n: (-(credit[n] + unit * weight[n]), -weight[n]))
+        unit = 0.0 if self._seconds else 1.0
+        share, credit = self._share, self._credit
+        return sorted(share, key=lambda n: (-(credit[n] + unit * share[n]), -share[n]))
 
     def took(self, lane: str, empty: Collection[str] = ()) -> None:
         if lane not in self._credit:
             return
-        busy = [name for name in self._weight if name == lane or name not in empty]
+        cost = self._expected_s(lane) if self._seconds else 1.0
+        if empty:
+            busy = [name for name in self._weight if name == lane or name not in empty]
+            self._forfeit(lane, empty, busy)
+            self._charge(lane, cost, busy)
+        else:  # as nearly always under load, so without any list
+            busy = list(self._share) if self._seconds else []
+            for name, share in self._share.items():
+                self._credit[name] += cost * share
+            self._credit[lane] -= cost
+        if self._seconds:
+            self._open.setdefault(lane, deque(maxlen=MAX_OPEN)).append((cost, busy))
+
+    def _forfeit(self, lane: str, empty: Iterable[str], busy: Collection[str]) -> None:
+        """What lanes without work had saved goes to the others."""
         saved = 0.0
         for name in empty:
             if name != lane and self._credit.get(name, 0.0) > 0:
                 saved += self._credit[name]
                 self._credit[name] = 0.0
-        self._spread(saved, busy)
-        cost = self._expected_s(lane) if self._seconds else 1.0
-        self._charge(lane, cost, busy)
-        if self._seconds:
-            self._open.setdefault(lane, deque(maxlen=MAX_OPEN)).append((cost, busy))
+        if saved:
+            self._spread(saved, busy)
 
     def finished(self, lane: str, run_time_s: float) -> None:
         if not self._seconds or lane not in self._credit:

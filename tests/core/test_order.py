@@ -131,7 +131,8 @@ def histories(draw: st.DrawFn) -> tuple[list[int], list[tuple[str, int]]]:
     values = draw(weights)
     events = draw(
         st.lists(
-            st.tuples(st.sampled_from(["arrive", "weigh"]), st.integers(0, 10_000)), max_size=60
+            st.tuples(st.sampled_from(["arrive", "weigh", "come", "go"]), st.integers(0, 10_000)),
+            max_size=60,
         )
     )
     return values, events
@@ -139,27 +140,36 @@ def histories(draw: st.DrawFn) -> tuple[list[int], list[tuple[str, int]]]:
 
 @settings(deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
-def test_whatever_comes_and_goes_debts_stay_below_one_fetch_and_credits_bounded(
+def test_whatever_comes_and_goes_debts_stay_below_two_fetches_and_credits_bounded(
     history: tuple[list[int], list[tuple[str, int]]], rng: random.Random
 ) -> None:
     values, events = history
     lanes = lanes_of(values)
     order = WeightedOrder(lanes)
     backlog = {lane.name: rng.randrange(5) for lane in lanes}
+    most = len(lanes)
 
     for what, number in events:
         lane = lanes[number % len(lanes)].name
         if what == "arrive":
             backlog[lane] += number % 7
-        else:
+        elif what == "weigh":
             lanes = reweighed(lanes, lane, number % 60 + 1)
-            order.set_lanes(lanes)
+        elif what == "come" and len(lanes) < 8:
+            lanes = (*lanes, Lane(f"new{len(backlog)}", number % 60 + 1.0))
+            backlog[lanes[-1].name] = number % 7
+        elif what == "go" and len(lanes) > 1:
+            lanes = tuple(it for it in lanes if it.name != lane)
+        order.set_lanes(lanes)
+        most = max(most, len(lanes))
         list(fetches(order, 1, backlog))
 
         credits = order.credits().values()
         assert abs(sum(credits)) < 1e-6
-        assert min(credits) >= -1.0 - 1e-6
-        assert max(credits) <= len(lanes) - 1 + 1e-6
+        # below one while the lanes with work stay the same; the order counts with every lane, and
+        # learns too late that one is empty
+        assert min(credits) > -2.0
+        assert max(credits) < 2 * most
 
 
 @settings(deadline=None)

@@ -26,7 +26,8 @@ class ClickCommand(BaseCommand):
         try:
             self._main(argv[2:], f"{argv[0]} {argv[1]}")
         except CommandError as error:
-            self.stderr.write(f"Error: {error}")
+            if str(error):
+                self.stderr.write(f"Error: {error}")
             raise SystemExit(error.returncode) from error
 
     def add_arguments(self, parser: Any) -> None:
@@ -40,13 +41,13 @@ class ClickCommand(BaseCommand):
         group: click.Command = getattr(importlib.import_module(module), attribute)
         app: Any = current_app
         try:
-            group.main(
+            # Click returns what a command ends with, where it does not end the process itself.
+            code = group.main(
                 args=words, prog_name=name, standalone_mode=False, obj=SimpleNamespace(app=app)
             )
-        except click.exceptions.Exit as done:
-            if done.exit_code:
-                raise CommandError("", returncode=done.exit_code) from done
         except click.ClickException as error:
             raise CommandError(error.format_message(), returncode=error.exit_code) from error
         except click.Abort as error:
             raise CommandError("aborted") from error
+        if isinstance(code, int) and code:
+            raise CommandError("", returncode=code)

@@ -9,11 +9,8 @@ of many delayed messages, and the time after which a killed worker's message run
 from __future__ import annotations
 
 import argparse
-import importlib
-import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,18 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import psutil
 
-from tests.support.effects import ENV as EFFECTS_ENV
-from tests.support.effects import Effects
-from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.support.workers import Worker
+from tests.transport.stage import Stage
 
-APP = "tests.transport.app"
 #: Celery's own default
 PREFETCH = int(os.environ.get("PREFETCH", "4"))
 #: task → the brokers on which it is measured
@@ -52,65 +44,29 @@ class Rate:
     calls: float
 
 
-class Side:
-    """One broker: a server, the app on it, and workers."""
+class Side(Stage):
+    """One broker of a benchmark."""
 
-    def __init__(self, broker: str, directory: Path, options: dict[str, Any] | None = None) -> None:
-        self.broker = broker
-        self.directory = directory
-        self.server = RedisServer(directory / "redis", durable=False)
-        self.options = options or {}
-
-    def __enter__(self) -> Side:
-        self.server.start()
-        url = self.server.url()
-        self.effects = Effects(self.directory / "effects.jsonl")
-        os.environ[EFFECTS_ENV] = str(self.effects.path)
-        streams = self.broker == "streams"
-        os.environ["TEST_BROKER"] = url.replace("redis", "redis-streams", 1) if streams else url
-        os.environ["TEST_OPTIONS"] = json.dumps(self.options)
-        os.environ["TEST_CONF"] = json.dumps(
-            {"task_ignore_result": True, "worker_prefetch_multiplier": PREFETCH}
-        )
-        os.environ["TEST_STORE"] = self.server.url(2)
-        sys.modules.pop(APP, None)
-        self.module: ModuleType = importlib.import_module(APP)
-        self.client = self.server.client()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.module.app.close()
-        sys.modules.pop(APP, None)
-        self.client.close()
-        self.server.stop()
-
-    def worker(self, *queues: str) -> Worker:
-        return Worker(
-            f"{APP}:app", self.directory / "w", concurrency=2, loglevel="WARNING", queues=queues
-        )
-
-    def left(self) -> int:
-        if self.broker == "stock":
-            return int(self.client.llen("celery") + self.client.hlen("unacked"))
-        return int(self.client.xlen("rs:{celery}:0"))
-
-    def send(self, task: str, count: int, **options: Any) -> float:
-        """Publish, and return the seconds that it took."""
-        begun = time.perf_counter()
-        with self.module.app.producer_pool.acquire(block=True) as producer:
-            for number in range(count):
-                name = getattr(self.module, task)
-                name.apply_async((number,) if task != "noop" else (), producer=producer, **options)
-        return time.perf_counter() - begun
+    def __init__(
+        self,
+        broker: str,
+        directory: Path,
+        options: dict[str, Any] | None = None,
+        *,
+        idempotent: bool = False,
+    ) -> None:
+        conf = {"worker_prefetch_multiplier": PREFETCH}
+        super().__init__(broker, directory, options=options, conf=conf, idempotent=idempotent)
 
     def calls(self) -> int:
+        """Commands that clients have sent."""
         stats = self.client.info("commandstats")
         return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in SENT)
 
 
 def rate(broker: str, task: str, count: int) -> Rate:
     """A worker empties a queue; the first and the last tenth are not counted."""
-    with _side(broker) as side:
+    with _side(broker, idempotent=task == "idempotent") as side:
         publish_s = side.send(task, count)
         with side.worker() as worker:
             wait_until(lambda: side.left() < count * 0.9, 60, "the start")
@@ -222,10 +178,12 @@ def restarts(count: int) -> str:
 
 
 @contextmanager
-def _side(broker: str, options: dict[str, Any] | None = None) -> Iterator[Side]:
+def _side(
+    broker: str, options: dict[str, Any] | None = None, *, idempotent: bool = False
+) -> Iterator[Side]:
     with (
         tempfile.TemporaryDirectory() as directory,
-        Side(broker, Path(directory), options) as side,
+        Side(broker, Path(directory), options, idempotent=idempotent) as side,
     ):
         yield side
 

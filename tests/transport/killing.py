@@ -6,36 +6,24 @@ Run by hand for long runs: ``python -m tests.transport.killing --kills 1000 --br
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import logging
-import os
 import random
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from tests.support.effects import ENV as EFFECTS_ENV
-from tests.support.effects import Effects
-from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
+from tests.transport.stage import Stage
 
 logger = logging.getLogger(__name__)
 
-APP = "tests.transport.app"
 #: messages that wait while workers are killed
 BACKLOG = 400
-#: everything in one look: between two, a message may move from one that was to one that will be
-LEFT = """
-local left = redis.call('ZCARD', 'rs:{celery}:d')
-for _, step in ipairs({'f', '0'}) do left = left + redis.call('XLEN', 'rs:{celery}:' .. step) end
-return left
-"""
 OPTIONS: dict[str, dict[str, Any]] = {
     "streams": {"lease_s": 3},
     "stock": {
@@ -56,64 +44,29 @@ class Count:
     repeated: int  #: ran more than once, as at-least-once allows
 
 
-class KillRun:
+class KillRun(Stage):
     """One server, some workers that are killed and started again, and a ledger."""
 
     def __init__(self, broker: str, directory: Path, *, workers: int = 2, seed: int = 0) -> None:
-        self.broker = broker
-        self.directory = directory
+        options = OPTIONS[broker]
+        super().__init__(broker, directory, options=options, conf={"worker_prefetch_multiplier": 4})
         self.random = random.Random(seed)
         self.workers = workers
-        self.effects = Effects(directory / "effects.jsonl")
         self.sent = 0
         self.kills = 0
-        self.server = RedisServer(directory / "redis", durable=False)
 
-    def __enter__(self) -> KillRun:
-        self.server.start()
-        url = self.server.url()
-        os.environ[EFFECTS_ENV] = str(self.effects.path)
-        os.environ["TEST_BROKER"] = (
-            url.replace("redis", "redis-streams", 1) if self.broker == "streams" else url
-        )
-        os.environ["TEST_OPTIONS"] = json.dumps(OPTIONS[self.broker])
-        os.environ["TEST_CONF"] = json.dumps(
-            {"task_ignore_result": True, "worker_prefetch_multiplier": 4}
-        )
-        sys.modules.pop(APP, None)
-        self.module: ModuleType = importlib.import_module(APP)
-        self.client = self.server.client()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.module.app.close()
-        sys.modules.pop(APP, None)
-        self.client.close()
-        self.server.stop()
-
-    # -- what waits
-
-    def left(self) -> int:
-        """Messages that the broker still knows of."""
-        if self.broker == "stock":
-            # restored messages are in the list before they are no longer in the hash
-            return self.client.hlen("unacked") + self.client.llen("celery")
-        return int(self.client.eval(LEFT, 0))
-
-    def send(self, count: int) -> None:
+    def add(self, count: int) -> None:
+        """Send so many more, each with a key of its own."""
         with self.module.app.producer_pool.acquire(block=True) as producer:
             for _ in range(count):
                 self.module.effect.apply_async((str(self.sent),), producer=producer)
                 self.sent += 1
 
-    def new_worker(self) -> Worker:
-        return Worker(f"{APP}:app", self.directory / "workers", concurrency=2, loglevel="WARNING")
-
     # -- the two kinds of death
 
     def kill_under_load(self, kills: int) -> None:
         """Kill main processes at random moments while they work; children end by themselves."""
-        workers = [self.new_worker().start() for _ in range(self.workers)]
+        workers = [self.worker().start() for _ in range(self.workers)]
         try:
             while self.kills < kills:
                 victim = workers[self.kills % self.workers]
@@ -137,7 +90,7 @@ class KillRun:
         """Whether the worker has run a task since its start; until then there is work for it."""
         missing = BACKLOG - self.left()
         if missing > BACKLOG / 4:
-            self.send(missing)
+            self.add(missing)
         children = set(worker.children())
         return any(line["pid"] in children for line in self._recent_lines())
 
@@ -157,17 +110,17 @@ class KillRun:
     def kill_frozen(self, kills: int) -> None:
         """Freeze an idle worker, send a message, and kill it before it wakes up."""
         while self.kills < kills:
-            with self.new_worker() as worker:
-                self.send(1)
+            with self.worker() as worker:
+                self.add(1)
                 self._wait_done(60)
                 worker.stop_tree()
-                self.send(1)
+                self.add(1)
                 worker.kill_tree()
                 self.kills += 1
 
     def finish(self) -> Count:
         """Let one worker do what is left, and count."""
-        with self.new_worker():
+        with self.worker():
             self._wait_done(180)
         keys = self.effects.keys()
         different = set(keys)

@@ -12,8 +12,9 @@ from tests.transport.killing import run
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch):
-    for name in ("TEST_EFFECTS", "TEST_BROKER", "TEST_OPTIONS", "TEST_CONF"):
+    for name in ("TEST_EFFECTS", "TEST_BROKER", "TEST_OPTIONS", "TEST_CONF", "TEST_STORE"):
         monkeypatch.setenv(name, "")  # what the harness sets is taken back
+    monkeypatch.delenv("TEST_STORE")
 
 
 @pytest.mark.slow

@@ -104,6 +104,7 @@ class Run:
             self.delivery = Delivery.of(self.task, self.terms, self.args, self.kwargs)
             setattr(self.request, DELIVERY, self.delivery)
             asked_at = time.monotonic()
+            self._carry_run_times()
             outcome = self.binding.store.claim(self._claim_request())
             if isinstance(outcome, Claimed):
                 return self._claimed(Holding(self.binding.store, outcome, self.task, asked_at))
@@ -209,9 +210,11 @@ class Run:
 
     def _note_run_time(self, seconds: float) -> None:
         """For ``idem tune``; travels with the call that ends this run, or a later one."""
-        times = self.binding.run_times
-        times.note(self.task.name, queue_of(self.request), seconds)
-        self.binding.store.carry(times.due())
+        self.binding.run_times.note(self.task.name, queue_of(self.request), seconds)
+        self._carry_run_times()
+
+    def _carry_run_times(self) -> None:
+        self.binding.store.carry(self.binding.run_times.due())
 
     def _complete(self, holding: Holding, value: Any) -> Any:
         reference = f"{self.delivery.task_id}-{holding.fence}"

@@ -16,7 +16,7 @@ from typing import Any
 from celery_idem.core.histogram import RunCounts, bucket_of
 
 #: Counts are handed over at most this often, in seconds; the first at once.
-EVERY_S = 5.0
+EVERY_S = 2.0
 #: Different (task, lane, bucket) that wait at once; further ones are dropped.
 MAX_WAITING = 10_000
 

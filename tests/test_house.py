@@ -49,6 +49,7 @@ ROOMS: list[set[str]] = [
     {"transport"},
     {"metrics"},
     {"doctor"},
+    {"tuning"},
     {"worker"},
     {"django"},
     {"cli"},

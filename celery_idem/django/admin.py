@@ -9,6 +9,7 @@ from typing import Any
 from celery import current_app
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import QuerySet
 from django.template.response import TemplateResponse
 from django.utils.html import format_html, format_html_join
@@ -94,6 +95,12 @@ class KeyRecordAdmin(ReadOnly):
         """Without what is left of forgotten records."""
         found: QuerySet[Any] = super().get_queryset(request).filter(created_ms__gt=0)
         return found
+
+    @transaction.non_atomic_requests
+    def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
+        """Not in a transaction of the request (ATOMIC_REQUESTS): what an action does to a key stays
+        done, and SQLite has one writer."""
+        return super().changelist_view(request, extra_context)
 
     @admin.display(description="state", ordering="state")
     def label(self, record: KeyRecord) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from celery import current_app
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
@@ -59,7 +60,11 @@ View = Callable[..., HttpResponse]
 
 
 def permitted(view: View) -> View:
-    """For those who may see letters; an error of this package is told on the page."""
+    """For those who may see letters; an error of this package is told on the page.
+
+    Not in a transaction of the request (ATOMIC_REQUESTS): what is done to a letter stays done, and
+    SQLite has one writer.
+    """
 
     @wraps(view)
     def inner(self: Any, request: Any, *args: Any, **options: Any) -> HttpResponse:
@@ -71,7 +76,8 @@ def permitted(view: View) -> View:
             self.message_user(request, str(error), messages.ERROR)
             return _page(self, request, "unreachable", "Dead letters", status=503)
 
-    return inner
+    unwrapped: View = transaction.non_atomic_requests(inner)
+    return unwrapped
 
 
 @admin.register(DeadLetter)

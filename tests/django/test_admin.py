@@ -200,3 +200,21 @@ def test_a_step_in_a_transaction_is_told_from_others(store: Any, browser: Any) -
     page = browser.get(f"{LIST}{pk_of(key)}/change/").content.decode()
 
     assert page.count("in its own transaction") == 1
+
+
+def test_actions_work_under_atomic_requests_on_a_database_with_one_writer(
+    store: Any, browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store commits on a connection of its own, whatever transaction the request is in."""
+    from django.db import connections
+
+    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", True)
+    monkeypatch.setitem(connections.databases["default"], "ATOMIC_REQUESTS", True)
+    filled(store)
+    keys = [f"shop.charge:order:{n}" for n in (1002, 1003)]
+    form = {"action": "release", "_selected_action": [pk_of(k) for k in keys], "confirmed": "yes"}
+
+    page = browser.post(LIST, form, follow=True).content.decode()
+
+    assert "Released: 2" in page
+    assert [(store.get(k).crashes, store.get(k).revoked) for k in keys] == [(0, False)] * 2

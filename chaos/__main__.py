@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from chaos.report import page, summary
+from chaos.report import figures, page, summary
 from chaos.run import Outcome, Plan, run
 from chaos.stage import LEGS
 
@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(summary(outcomes[-1]) + "\n")
         given.report.parent.mkdir(parents=True, exist_ok=True)
         given.report.write_text(page(outcomes), encoding="utf-8")
+    if outcomes and given.figures is not None:
+        given.figures.write_text(figures(outcomes) + "\n", encoding="utf-8")
     if outcomes:
         sys.stdout.write(f"report: {given.report}\n")
     return 0 if all(outcome.verdict.holds for outcome in outcomes) else 1
@@ -50,6 +52,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=15.0, help="jobs a second")
     parser.add_argument("--gap", type=float, default=4.0, help="mean seconds between two faults")
     parser.add_argument("--report", type=Path, default=Path("chaos-report.html"))
+    parser.add_argument("--figures", type=Path, help="write the figures as Markdown, too")
     parser.add_argument("--keep", type=Path, help="keep ledgers and logs in this folder")
     parser.add_argument("--schedule", action="store_true", help="show the faults, and end")
     given = parser.parse_args(argv)

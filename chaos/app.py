@@ -1,8 +1,8 @@
 """The shop's jobs, as workers load them. Each notes in the ledger what it does to the world.
 
 Read from the environment: ``CHAOS_BROKER``, ``CHAOS_STORE``, ``CHAOS_OPTIONS`` (transport options,
-JSON), ``CHAOS_RELEASE`` (a number; tasks of later releases are not known), ``CHAOS_WORKER`` (its
-name), ``TEST_EFFECTS`` (the ledger).
+JSON), ``CHAOS_DATABASE``, ``CHAOS_RELEASE`` (a number; tasks of later releases are not known),
+``CHAOS_WORKER`` (its name), ``TEST_EFFECTS`` (the ledger).
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import django
 from celery import Celery
+from django.db import connection
 
 from celery_idem import IdempotentTask, signals
 from tests.support.effects import Effects
@@ -30,6 +32,9 @@ store = os.environ["CHAOS_STORE"]
 options = json.loads(os.environ.get("CHAOS_OPTIONS", "{}"))
 release = int(os.environ.get("CHAOS_RELEASE", "0"))
 worker = os.environ.get("CHAOS_WORKER", "")
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chaos.database")
+django.setup()
 
 app = Celery("chaos", broker=broker, backend=store)
 app.conf.update(
@@ -107,6 +112,12 @@ def _step(key: str, fence: int, name: str) -> str:
     return name
 
 
+def _pack(key: str, fence: int) -> None:
+    """An effect in the database, in the transaction of its step."""
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO packed (key, fence) VALUES (%s, %s)", [key, fence])
+
+
 def _call_carrier(key: str, fence: int, fails: bool) -> str:
     if fails:
         raise GatewayDown(key)
@@ -116,10 +127,11 @@ def _call_carrier(key: str, fence: int, fails: bool) -> str:
 @job(name="chaos.ship", idem_key="ship:{order}", lane="normal", ignore_result=True,
      autoretry_for=(GatewayDown,), retry_backoff=1, retry_backoff_max=4, max_retries=8)  # fmt: skip
 def ship(self: Any, order: int, fails: bool = False) -> None:
-    """Three steps; the second happens at most once; the third's first attempt may fail."""
+    """Three steps: exactly once in the database, at most once, and one whose first attempt may
+    fail."""
     key = f"ship:{order}"
     with run(self, key):
-        self.step("pack", _step, key, self.fence, "pack")
+        self.step.transaction("pack", _pack, key, self.fence)
         self.step("label", _step, key, self.fence, "label", at_most_once=True)
         first = self.request.retries == 0
         self.step("carrier", _call_carrier, key, self.fence, fails and first)

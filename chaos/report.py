@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from chaos.picture import timeline
-from chaos.recovery import Recovery, quantile
+from chaos.recovery import DEADLY, Recovery, quantile
 from chaos.run import Outcome
+from chaos.schedule import Kind
+from chaos.verdict import POPPED, PROMISES, UNREPLICATED
 
 #: Broken keys that are named; the rest are counted.
 MOST_NAMED = 12
@@ -45,6 +47,46 @@ def summary(outcome: Outcome) -> str:
         out.append(f"  {row.kind.value:34} {row.faults:6}  {row.hit:4}  {cells}")
     out += [f"  ended by itself: {text}" for text in outcome.ended_alone]
     return "\n".join(out)
+
+
+def figures(outcomes: Sequence[Outcome]) -> str:
+    """The verdicts and figures of all brokers as Markdown, for the documentation."""
+    plan = outcomes[0].plan
+    names = {name: [dict(_figures(o))[name] for o in outcomes] for name, _ in _figures(outcomes[0])}
+    rows: list[tuple[str, list[str]]] = [("faults", [str(len(o.happenings)) for o in outcomes])]
+    rows += [(name, [str(number) for number in numbers]) for name, numbers in names.items()]
+    for kind in DEADLY:
+        text = f"{kind.value}: started again, p50 / p99 / max (jobs)"
+        rows.append((text, [_job(o, kind) for o in outcomes]))
+    rows.append(("any fault: next job done, p99 / max", [_service(o) for o in outcomes]))
+    for i, text in enumerate(PROMISES):
+        holds = [o.verdict.promises[i].holds for o in outcomes]
+        rows.append((text, ["holds" if it else "**broken**" for it in holds]))
+    rows += [(text, [_known(o, text) for o in outcomes]) for text in (POPPED, UNREPLICATED)]
+    head = ["", *(o.plan.leg.name for o in outcomes)]
+    table = [head, ["---", *("---:" for _ in outcomes)], *([name, *cells] for name, cells in rows)]
+    said = (
+        f"{plan.length_s / 60:g} minutes on each broker, seed {plan.seed}; {plan.workers} workers "
+        f"of two processes, {plan.rate:g} jobs a second; leases of 4 s. Times in seconds."
+    )
+    legs = [f"- **{o.plan.leg.name}**: {o.plan.leg.title}" for o in outcomes]
+    return "\n".join([said, "", *legs, "", *("| " + " | ".join(row) + " |" for row in table)])
+
+
+def _job(outcome: Outcome, kind: Kind) -> str:
+    row = next((row for row in outcome.recoveries if row.kind is kind), None)
+    if row is None or not row.seconds:
+        return ""
+    return " / ".join(_s(row.job(part)) for part in (0.5, 0.99, 1.0)) + f" ({len(row.seconds)})"
+
+
+def _service(outcome: Outcome) -> str:
+    seconds = [second for row in outcome.recoveries for second in row.service]
+    return f"{_s(quantile(seconds, 0.99))} / {_s(quantile(seconds, 1.0))}"
+
+
+def _known(outcome: Outcome, text: str) -> str:
+    return str(sum(len(known.broken) for known in outcome.verdict.known if known.text == text))
 
 
 def page(outcomes: Sequence[Outcome]) -> str:

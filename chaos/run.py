@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_idem.core.errors import IdemError
+from chaos.database import packed
 from chaos.faults import Director, Happening
 from chaos.load import Customers, Tail
 from chaos.looks import TAKES_POPPED, Watcher, vanished
@@ -223,7 +224,11 @@ def _outcome(show: _Show, calm: float) -> Outcome:
         popped = vanished(jobs, missing - done, show.watcher.looks, taking, started)
     sent = {job.key: job.sent for job in jobs.values()}
     failovers = [(h.began, h.ended) for h in happenings if h.fault.kind is Kind.FAILOVER]
-    verdict = judge(lines, Accepted(keys, done, letters, popped, sent, failovers), happenings)
+    verdict = judge(
+        lines,
+        Accepted(keys, done, letters, packed(show.stage.database), popped, sent, failovers),
+        happenings,
+    )
     return Outcome(
         show.plan, show.began, calm, time.monotonic(), lines, happenings,
         recoveries(lines, happenings), verdict, letters, show.customers.refused,

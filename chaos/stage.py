@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from chaos import database
 from chaos.schedule import Kind
 from tests.support.clock import ClockSkew, missing_for_clock_skew
 from tests.support.effects import ENV as EFFECTS_ENV
@@ -91,6 +92,7 @@ class Stage:
         self.leg = leg
         self.directory = directory
         self.effects = Effects(directory / "ledger.jsonl")
+        self.database = directory / "shop.sqlite"
         self.redis: RedisServer | None = None
         self.trio: SentinelTrio | None = None
         self.rabbit: RabbitBroker | None = None
@@ -127,6 +129,7 @@ class Stage:
             self.rabbit.close()
 
     def _open(self) -> None:
+        database.create(self.database)
         if self.leg.replicated:
             self.trio = SentinelTrio(self.directory / "sentinel", careful=True).start()
         else:
@@ -185,6 +188,7 @@ class Stage:
             "CHAOS_OPTIONS": json.dumps(options),
             "CHAOS_RELEASE": str(release),
             EFFECTS_ENV: str(self.effects.path),
+            database.PATH_ENV: str(self.database),
         }
 
     def _urls(self, slot: int | None) -> tuple[str, str]:

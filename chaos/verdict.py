@@ -17,7 +17,7 @@ from chaos.schedule import SERVER, Kind
 Line = Mapping[str, Any]
 
 #: The order of a shipment's steps.
-STEPS = ("pack", "label", "carrier")
+STEPS = ("label", "carrier")
 AT_MOST_ONCE = frozenset({"label"})
 #: Seconds after the end of a fault in which what it began may still come to light.
 AFTERMATH_S = 20.0
@@ -28,6 +28,7 @@ PROMISES = (
     "Nothing is lost: every job is done, or set aside as a letter",
     "Done is done: no body starts after its key was recorded as done",
     "A recorded step is not run again",
+    "A transactional step is exactly once: one row for every shipment that is done",
     "An at-most-once step happens at most once",
     "Every second effect has a fault between it and the first",
 )
@@ -42,6 +43,7 @@ class Accepted:
     keys: frozenset[str]
     done_in_store: frozenset[str] = frozenset()  #: recorded as done; the ledger's line may be lost
     letters: Mapping[str, str] = field(default_factory=dict)  #: key → why it was set aside
+    packed: Mapping[str, int] = field(default_factory=dict)  #: key → committed rows of its step
     popped: frozenset[str] = frozenset()  #: gone from the broker at the death of a worker (C15)
     sent: Mapping[str, float] = field(default_factory=dict)  #: key → when the broker had taken it
     unreplicated: Sequence[tuple[float, float]] = ()  #: failovers: (began, ended)
@@ -86,6 +88,7 @@ def judge(lines: Sequence[Line], accepted: Accepted, faults: Sequence[Happening]
         missing - popped,
         again,
         _where(by_key, step_again),
+        packed_wrongly(accepted, done),
         _where(by_key, twice_at_most_once),
         _where(by_key, lambda of: unexplained(of, faults)),
     )
@@ -143,6 +146,13 @@ def step_again(lines: Sequence[Line]) -> bool:
             return True
         reached[fence] = max(step, reached.get(fence, step))
     return False
+
+
+def packed_wrongly(accepted: Accepted, done: set[str]) -> set[str]:
+    """Shipments with two rows, and those that are done and have none."""
+    ships = {key for key in done if key.startswith("ship:")}
+    twice = {key for key, rows in accepted.packed.items() if rows > 1}
+    return twice | (ships - accepted.packed.keys())
 
 
 def twice_at_most_once(lines: Sequence[Line]) -> bool:
@@ -223,7 +233,5 @@ def _counts(
         "duplicates that got the recorded result": heard("duplicate"),
         "crashes counted": heard("crashed"),
         "holders told that they lost their lease": heard("lease lost"),
-        "paused holders that began after their successor ended": sum(
-            map(slept, by_key.values())
-        ),
+        "paused holders that began after their successor ended": sum(map(slept, by_key.values())),
     }

@@ -56,6 +56,24 @@ def start_replay(stage: Stage) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*argv, "dlq", "replay", "--all", "--json"], stdout=subprocess.PIPE)
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_two_operators_at_once_send_each_letter_once(
+    place: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Two processes, the same 60 letters."""
+    with letters_stage(request, tmp_path_factory, place) as stage:
+        put_letters(stage, 60)
+
+        both = [start_replay(stage) for _ in range(2)]
+        reports = [json.loads(each.communicate(timeout=DEADLINE_S)[0]) for each in both]
+
+        assert sum(it["sent"] for it in reports) == 60
+        assert letters_of(stage.tasks.app).count(Filter()) == 0
+        with stage.server.client() as client:
+            sent = [json.loads(it)["headers"]["id"] for it in client.lrange("celery", 0, -1)]
+        assert sorted(sent) == sorted(f"replayed-{number}" for number in range(60))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(590)
 @pytest.mark.parametrize("place", PLACES)

@@ -1,9 +1,9 @@
 """System checks: what ``manage.py check`` says about settings, tasks and databases.
 
 =================== ===========================================================================
-celery_idem.E001    ``CELERY_IDEM`` has a wrong or unknown setting, or no store can be chosen
+celery_idem.IDEM…   what the doctor finds (``manage.py idem check``) without asking servers or
+                    reading the project's source: errors and warnings, by the doctor's ids
 celery_idem.E002    the database can't keep records
-celery_idem.E003    an idempotent task can't keep its promise (with the arithmetic)
 celery_idem.E004    the tables are missing (``check --database default``)
 celery_idem.W001    records are kept in SQLite
 celery_idem.W002    the database's character set can't keep every key
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from celery import current_app
@@ -22,11 +22,12 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 
 from celery_idem.binding import binding_of
-from celery_idem.core.errors import ConfigError, IdemError
-from celery_idem.deadletters.choose import LetterSettings, open_letters
+from celery_idem.core.errors import ConfigError
 from celery_idem.django.connections import VENDORS
-from celery_idem.lanes.routing import lanes_of
-from celery_idem.stores.choose import open_store
+from celery_idem.doctor.checks import CHECKS
+from celery_idem.doctor.finding import Severity
+from celery_idem.doctor.project import Project
+from celery_idem.doctor.runner import Found, chosen, run
 
 #: Celery runs Django's checks when it imports tasks, and a check of tasks imports them.
 _importing = threading.local()
@@ -35,51 +36,36 @@ _KEEPS_IN_DATABASE = ("django", "tiered")
 
 
 @register("celery_idem")
-def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
-    """``CELERY_IDEM``, read as a worker reads it, down to lanes and dead letters; and the stores
-    that it names are opened, which connects nothing."""
-    binding = binding_of(current_app)
-    wrong = _wrong(lambda: binding.settings)
-    if not wrong:
-        settings = binding.settings
-        wrong += _wrong(lambda: lanes_of(settings))
-        wrong += _wrong(lambda: open_store(binding.surroundings, 0).close())
-        wrong += _wrong(
-            lambda: open_letters(
-                binding.surroundings, LetterSettings.from_dict(settings.dead_letters), 0
-            ).close()
-        )
-    return wrong or _check_store(binding.settings.store)
+def check_project(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
+    """The doctor's checks that need no server and no source: a retention shorter than twice its
+    retry window is seen here and not by a worker at night."""
+    if getattr(_importing, "now", False):
+        return []
+    _importing.now = True
+    try:
+        report = run(Project(current_app), chosen(CHECKS, servers=False, source=False))
+    finally:
+        _importing.now = False
+    return [_message(found) for found in report.at_least(Severity.WARNING)]
 
 
 @register("celery_idem")
-def check_tasks(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
-    """The terms of every idempotent task: a retention shorter than twice its retry window is seen
-    here and not by a worker at night."""
-    from celery_idem.task import IdempotentTask, is_celerys_own
-
-    if getattr(_importing, "now", False):
-        return []
-    found: list[CheckMessage] = []
-    app = current_app
-    _importing.now = True
+def check_store(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
+    """The database that keeps the records, where one does."""
+    binding = binding_of(current_app)
     try:
-        app.loader.import_default_modules()
-        tasks = list(app.tasks.values())
-    except IdemError as error:
-        return [Error(str(error), id="celery_idem.E003")]
-    finally:
-        _importing.now = False
-    if _wrong(lambda: binding_of(app).settings):
-        return []  # said once, above
-    for task in tasks:
-        if not isinstance(task, IdempotentTask) or is_celerys_own(task.name):
-            continue
-        try:
-            task._terms  # noqa: B018 - worked out here
-        except ConfigError as error:
-            found.append(Error(str(error), obj=task.name, id="celery_idem.E003"))
-    return found
+        return _check_store(binding.settings.store)
+    except (ConfigError, TypeError):
+        return []  # the doctor says it
+
+
+def _message(found: Found) -> CheckMessage:
+    finding = found.finding
+    kind = Error if found.severity is Severity.ERROR else Warning
+    text = f"{finding.message} ({finding.arithmetic})" if finding.arithmetic else finding.message
+    return kind(
+        text, hint=finding.remedy, obj=finding.task or None, id=f"celery_idem.{found.check.id}"
+    )
 
 
 @register(Tags.database)
@@ -114,16 +100,6 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[Check
                 )
             )
     return found
-
-
-def _wrong(look: Callable[[], object]) -> list[CheckMessage]:
-    """What is said of a setting that can't be read."""
-    try:
-        look()
-    except (ConfigError, TypeError) as error:
-        hint = "CELERY_IDEM is a dict, for example {'store': 'django', 'lease_s': 30}."
-        return [Error(str(error), hint=hint, id="celery_idem.E001")]
-    return []
 
 
 def _about_to_migrate() -> bool:

@@ -63,6 +63,7 @@ class Check:
     severity: Severity
     look: Callable[[Project], Iterable[Finding]]
     asks_servers: bool = False  #: brokers, stores or workers must answer
+    reads_source: bool = False  #: files of the project are parsed, which takes a while
 
     @property
     def explanation(self) -> str:

@@ -77,8 +77,10 @@ def chosen(
     only: Collection[str] = (),
     ignore: Collection[str] = (),
     servers: bool = True,
+    source: bool = True,
 ) -> list[Check]:
-    """The checks of these ids, without those, and without servers if so wished.
+    """The checks of these ids, without those; without servers and without reading source if so
+    wished.
 
     Raises :class:`ConfigError` for an id that there is not.
     """
@@ -92,6 +94,7 @@ def chosen(
         if (not only or check.id in only)
         and check.id not in ignore
         and (servers or not check.asks_servers)
+        and (source or not check.reads_source)
     ]
 
 

@@ -7,12 +7,14 @@ import itertools
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import _state
 
+from celery_idem import binding
 from celery_idem.doctor.checks import CHECKS
 from celery_idem.doctor.project import Project
 from celery_idem.doctor.runner import Report, chosen, run
@@ -34,6 +36,17 @@ def only_shared(tasks: set[Any]) -> None:
     with all apps of the process, and a test has several."""
     _state._on_app_finalizers.clear()
     _state._on_app_finalizers.update(tasks)
+
+
+@contextmanager
+def no_other_apps() -> Iterator[None]:
+    """A ``@shared_task`` is made at once for apps of other tests that are finalized already."""
+    others = set(_state._apps)
+    _state._apps.clear()
+    try:
+        yield
+    finally:
+        _state._apps.update(others)
 
 
 class Examined:
@@ -72,6 +85,13 @@ class Examined:
         return next(n for n, line in enumerate(lines, 1) if text in line)
 
 
+@pytest.fixture(autouse=True)
+def _no_django(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These projects have no Django, whatever other tests of this process have set up."""
+    monkeypatch.setattr(binding, "_django_is_configured", lambda: False)
+    monkeypatch.setattr(binding, "_django_has_us", lambda: False)
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Callable[..., Examined]]:
     """Factory ``project(source, broker=…, backend=…)`` of projects made of this text."""
@@ -90,7 +110,8 @@ def project(tmp_path: Path) -> Iterator[Callable[..., Examined]]:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[names[-1]] = module
-        spec.loader.exec_module(module)
+        with no_other_apps():
+            spec.loader.exec_module(module)
         apps.append(module.app)
         return Examined(module.app, path)
 

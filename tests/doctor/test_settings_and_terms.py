@@ -29,8 +29,15 @@ def test_a_task_without_a_store_is_found_and_an_app_without_a_task_is_not(projec
     with_task = project(task, broker="amqp://localhost:1//")
     without = project("", broker="amqp://localhost:1//")
 
-    assert with_task.found("IDEM001") == [("IDEM001", 'idem["store"]')]
+    assert with_task.found("IDEM001") == [("IDEM001", "idem")]
     assert without.found("IDEM001") == []
+
+
+def test_a_store_that_is_named_is_opened_even_where_no_task_uses_it_yet(project):
+    for idem in ({"store": "mongo"}, {"dead_letters": {"store": "nowhere"}}):
+        (found,) = project(f"app.conf.idem = {idem}\n").report("IDEM001").found
+
+        assert "'mongo'" in found.finding.message or "'nowhere'" in found.finding.message
 
 
 def test_retention_below_twice_the_window_is_found_s_i3(project):

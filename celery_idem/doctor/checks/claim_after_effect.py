@@ -39,4 +39,4 @@ def _finding(facts: TaskFacts, path: str, what: str, effect_line: int, call: obj
     )
 
 
-CHECK = Check("IDEM054", "a claim after the effect", Severity.ERROR, look)
+CHECK = Check("IDEM054", "a claim after the effect", Severity.ERROR, look, reads_source=True)

@@ -79,4 +79,5 @@ CHECK = Check(
     Severity.ERROR,
     look,
     asks_servers=True,
+    reads_source=True,
 )

@@ -35,4 +35,6 @@ def look(project: Project) -> Iterator[Finding]:
             )
 
 
-CHECK = Check("IDEM020", "a task with effects is acked before it runs", Severity.INFO, look)
+CHECK = Check(
+    "IDEM020", "a task with effects is acked before it runs", Severity.INFO, look, reads_source=True
+)

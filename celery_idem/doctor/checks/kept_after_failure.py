@@ -50,4 +50,4 @@ def _may_run_again(facts: TaskFacts, source: TaskSource) -> bool:
     return facts.acks_late or bool(retries and facts.task.max_retries != 0)
 
 
-CHECK = Check("IDEM055", "a key kept after a failure", Severity.WARNING, look)
+CHECK = Check("IDEM055", "a key kept after a failure", Severity.WARNING, look, reads_source=True)

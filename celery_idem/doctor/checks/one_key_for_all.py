@@ -54,4 +54,4 @@ def _in_a_loop(facts: TaskFacts, effect: Effect) -> Finding:
     )
 
 
-CHECK = Check("IDEM052", "several effects without steps", Severity.WARNING, look)
+CHECK = Check("IDEM052", "several effects without steps", Severity.WARNING, look, reads_source=True)

@@ -41,4 +41,4 @@ def look(project: Project) -> Iterator[Finding]:
             break  # one is enough to say it of the task
 
 
-CHECK = Check("IDEM051", "an effect without idempotency", Severity.WARNING, look)
+CHECK = Check("IDEM051", "an effect without idempotency", Severity.WARNING, look, reads_source=True)

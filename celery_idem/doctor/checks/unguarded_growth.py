@@ -35,4 +35,6 @@ def look(project: Project) -> Iterator[Finding]:
                 )
 
 
-CHECK = Check("IDEM053", "an increment that is not guarded", Severity.WARNING, look)
+CHECK = Check(
+    "IDEM053", "an increment that is not guarded", Severity.WARNING, look, reads_source=True
+)

@@ -36,4 +36,4 @@ def look(project: Project) -> Iterator[Finding]:
             )
 
 
-CHECK = Check("IDEM050", "an unstable key", Severity.ERROR, look)
+CHECK = Check("IDEM050", "an unstable key", Severity.ERROR, look, reads_source=True)

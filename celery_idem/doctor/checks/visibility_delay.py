@@ -39,4 +39,10 @@ def look(project: Project) -> Iterator[Finding]:
         )
 
 
-CHECK = Check("IDEM011", "a delay is longer than the visibility timeout", Severity.ERROR, look)
+CHECK = Check(
+    "IDEM011",
+    "a delay is longer than the visibility timeout",
+    Severity.ERROR,
+    look,
+    reads_source=True,
+)

@@ -19,6 +19,7 @@ LOCK_TIMEOUT_S = 30
 
 SECRET_KEY = "not one"
 USE_TZ = True
+TIME_ZONE = "UTC"  # Django sets the process's
 INSTALLED_APPS = ["celery_idem.django"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {

@@ -23,6 +23,7 @@ from tests.support.workers import Worker
 
 logger = logging.getLogger("chaos")
 
+STARTING = "not done: the worker was just starting"
 NEEDS_LINUX = "not done: the size of another process's files can be limited on Linux only"
 #: Seconds that an old release has for what it is doing, before it is killed.
 GRACEFUL_S = 60.0
@@ -137,14 +138,25 @@ def start_again(self: Director, fault: Fault) -> str | None:
     return f"{orphans} orphans were still there" if orphans else None
 
 
-def kill_child(self: Director, fault: Fault) -> None:
+def kill_child(self: Director, fault: Fault) -> str | None:
+    if is_starting(_worker(self, fault)):
+        return STARTING
     _worker(self, fault).kill_child()
+    return None
 
 
-def kill_largest(self: Director, fault: Fault) -> None:
+def is_starting(worker: Worker) -> bool:
+    """Celery ends a worker one of whose first children dies before it is up."""
+    return "ready." not in worker.log_text()
+
+
+def kill_largest(self: Director, fault: Fault) -> str | None:
+    if is_starting(_worker(self, fault)):
+        return STARTING
     children = [psutil.Process(pid) for pid in _worker(self, fault).children()]
     largest = sorted(children, key=lambda p: int(p.memory_info().rss))[-1]
     os.kill(largest.pid, signal.SIGKILL)
+    return None
 
 
 def freeze_tree(self: Director, fault: Fault) -> None:

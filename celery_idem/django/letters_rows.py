@@ -58,7 +58,7 @@ def look(connection: Any, letter_id: str) -> Look:
         f"SELECT {CLOCK_US[connection.vendor]}, (SELECT MAX({quote('position')}) FROM {table}), "
         f"{columns} FROM (SELECT 1 AS one) o LEFT JOIN {table} r ON r.{quote('id')} = %s"
     )
-    [(now_us, last, *line)] = fetched(connection, sql, [letter_id])
+    [(now_us, last, *line)] = fetched(connection, sql, [clean(letter_id)])
     row = None
     if line[0] is not None:
         *of_letter, token, version = line
@@ -87,7 +87,7 @@ def letters(
 
 def of_ids(connection: Any, ids: Iterable[str]) -> list[Letter]:
     """These letters, where they are there, in no order."""
-    return list(_among(connection, "id", list(dict.fromkeys(ids))))
+    return list(_among(connection, "id", list(dict.fromkeys(map(clean, ids)))))
 
 
 def at_positions(connection: Any, positions: Sequence[int]) -> dict[int, Letter]:
@@ -175,7 +175,7 @@ def hold(connection: Any, letter_id: str, by: str, lease_ms: int) -> bool:
         f"{quote('held_until_ms')} = {now_ms} + %s WHERE {quote('id')} = %s AND "
         f"({quote('holder')} = '' OR {mine} OR {quote('held_until_ms')} <= {now_ms})"
     )
-    given = [column_text(by), State.REPLAYING.value, lease_ms, letter_id, *its]
+    given = [column_text(by), State.REPLAYING.value, lease_ms, clean(letter_id), *its]
     return changed(connection, sql, given) == 1
 
 

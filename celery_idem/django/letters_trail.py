@@ -7,6 +7,7 @@ from typing import Any
 from celery_idem.deadletters import codec
 from celery_idem.deadletters.letter import Letter, Message, Reason
 from celery_idem.django.letters_rows import changed, fetched, history_of
+from celery_idem.django.letters_where import clean
 from celery_idem.django.models import DeadLetter, DeadLetterTrail
 from celery_idem.django.rows import CLOCK_US
 
@@ -36,7 +37,7 @@ def past(connection: Any, letter_id: str) -> Letter | None:
         f"FROM {quote(DeadLetterTrail._meta.db_table)} WHERE {quote('id')} = %s "
         f"AND {quote('expires_ms')} > {CLOCK_US[connection.vendor]} / 1000"
     )
-    for first_ms, times, history, original in fetched(connection, sql, [letter_id]):
+    for first_ms, times, history, original in fetched(connection, sql, [clean(letter_id)]):
         return Letter(
             id=letter_id,
             reason=Reason.FAILURE,  # not remembered, and not asked for

@@ -68,7 +68,7 @@ def same(connection: Any, column: str, text: str) -> Where:
 
 def one(connection: Any, letter_id: str, by: str = "") -> Where:
     """The letter of this id; with ``by``, only while that one has it."""
-    where, given = f"{connection.ops.quote_name('id')} = %s", [letter_id]
+    where, given = f"{connection.ops.quote_name('id')} = %s", [clean(letter_id)]
     if not by:
         return where, given
     mine, its = same(connection, "holder", by)

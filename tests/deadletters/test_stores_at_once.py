@@ -109,6 +109,16 @@ def test_names_that_databases_take_for_equal_or_can_not_keep_are_kept_apart(
     assert store.count(Filter(text="😀")) == 1
 
 
+def test_ids_that_cannot_be_are_of_no_letter(store: LetterStore) -> None:
+    for odd in ("", "\0", "\ud800", "x" * 10_000):
+        assert store.get(odd) is None
+        assert store.take(odd, "ann", 1000) is None
+        assert not store.delete(odd)
+        assert not store.note(odd, Attempt(0, "noted"))
+        assert store.trail(odd) == ()
+        assert store.page(Filter(ids=(odd,))) == []
+
+
 def test_two_operators_whose_names_differ_in_case_only_are_two(store: LetterStore) -> None:
     kept = store.put(letter(1))
 

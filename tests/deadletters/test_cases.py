@@ -45,7 +45,7 @@ def test_what_is_popped_and_not_recorded_is_lost_on_kombus_own_transport(
 
         assert stage.tasks.good.delay("after").get(timeout=DEADLINE_S) == "after"
 
-        assert queues_are_empty(stage)
+        wait_until(lambda: queues_are_empty(stage), DEADLINE_S, "the ack of the other")
         assert stage.effects.count("gone") == 0
         assert letters_of(stage.tasks.app).count(Filter()) == 0
 

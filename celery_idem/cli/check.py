@@ -81,7 +81,13 @@ def exit_code(report: Report, fail_level: str, require_all: bool) -> int:
 
 def explained(it: Check) -> str:
     """A check's page: its id, what it is about, and the text of its module."""
-    return f"## {it.id}: {it.about}\n\nSeverity: {it.severity.word}\n\n{it.explanation}"
+    needs = []
+    if it.asks_servers:
+        needs.append("asks servers or workers")
+    if it.reads_source:
+        needs.append("reads source")
+    how = "".join(f" · {text}" for text in needs)
+    return f"## {it.id}\n\n**{it.about}** · {it.severity.word}{how}\n\n{it.explanation}"
 
 
 def _app(ctx: click.Context) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 NAMES = (
     "boto3", "httpx", "requests", "requests.adapters", "slack_sdk", "sqlalchemy", "statsd",
-    "stripe", "twilio", "twilio.rest", "sendgrid", "aiohttp", "pika", "kafka",
+    "pydantic", "stripe", "twilio", "twilio.rest", "sendgrid", "aiohttp", "pika", "kafka",
 )  # fmt: skip
 
 

@@ -170,6 +170,6 @@ def test_the_list_holds_every_check_and_explain_its_page():
     _, everything = invoke("--explain", "all")
 
     assert [line.split()[0] for line in listed.splitlines()] == [it.id for it in CHECKS]
-    assert one.startswith("## IDEM002: retention is shorter than twice the retry window")
+    assert one.startswith("## IDEM002\n\n**retention is shorter than twice the retry window**")
     assert "**Mend it:**" in one
-    assert all(f"## {it.id}: " in everything for it in CHECKS)
+    assert all(f"## {it.id}\n" in everything for it in CHECKS)

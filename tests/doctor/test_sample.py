@@ -20,7 +20,10 @@ from tests.doctor.absent import stand_ins
 from tests.doctor.conftest import only_shared
 
 SAMPLE = Path(__file__).with_name("sample")
-STYLES = ("functions", "classes", "django_app")
+#: module → its tasks. The second ones were written after the checks, and not changed to suit them.
+STYLES = {
+    "functions": 20, "classes": 20, "django_app": 20, "second_services": 19, "second_pipeline": 20,
+}  # fmt: skip
 _EXPECTED = re.compile(r"# expect: (IDEM\d{3})")
 
 
@@ -33,6 +36,7 @@ def style(
     package = tmp_path / "theirs"
     shutil.copytree(SAMPLE, package)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")  # boto3 wants one to make a client
     shared = set(_state._on_app_finalizers)
     with stand_ins():
         module = importlib.import_module(f"theirs.{request.param}")
@@ -44,13 +48,15 @@ def style(
 
 
 @pytest.mark.parametrize("style", STYLES, indirect=True)
-def test_twenty_tasks_of_a_style_have_no_false_alarm(style: ModuleType) -> None:
+def test_the_tasks_of_a_style_have_no_false_alarm(
+    style: ModuleType, request: pytest.FixtureRequest
+) -> None:
     project = Project(style.app)
 
     # an old Celery is a true alarm on the oldest leg
     report = run(project, chosen(CHECKS, ignore=["IDEM070"], servers=False))
 
-    assert len(project.tasks) == 20
+    assert len(project.tasks) == STYLES[request.node.callspec.params["style"]]
     found = {
         (it.check.id, it.finding.place.line if it.finding.place else 0): it for it in report.found
     }

@@ -7,7 +7,7 @@ import os
 
 import redis
 
-from celery_idem.transport import kombu_base, status
+from celery_idem.transport import cluster, kombu_base, status
 from celery_idem.transport.keeper import Flusher, Keeper
 from celery_idem.transport.keys import Keys
 from celery_idem.transport.session import Session, Terms
@@ -61,6 +61,8 @@ class Leasing(kombu_base.Channel):  # type: ignore[misc]
     def join(self, queues: list[str]) -> Session:
         """The session, registered for these queues and kept alive."""
         session = self.session
+        if self._keeper is None:
+            cluster.require_one_slot(session.client, self.keys)
         session.join(self.keys.lane(queue) for queue in queues)
         if self._keeper is None:
             for sentence in status.warnings(session.client):

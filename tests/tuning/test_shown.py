@@ -43,7 +43,7 @@ CHANGES = [
 
 @pytest.fixture
 def app() -> Any:
-    app = Celery("shop", broker="redis://localhost/0")
+    app = Celery("shop", broker="redis://localhost/0", fixups=[])  # no Django here
     app.conf.idem = {"store": "memory", "lanes": {"critical": 10, "low": {"queue": "bulk"}}}
 
     @app.task(shared=False, base=IdempotentTask, name="shop.pay")
@@ -102,7 +102,7 @@ def test_only_some_tasks_may_be_asked_for(app):
 
 
 def test_without_any_run_it_says_what_to_do():
-    app = Celery("shop", broker="redis://localhost/0")
+    app = Celery("shop", broker="redis://localhost/0", fixups=[])
     app.conf.idem = {"store": "memory", "prefix": "empty"}
 
     assert "let some run, and ask again" in run(app)

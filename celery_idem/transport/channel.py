@@ -8,11 +8,13 @@ import time
 from bisect import bisect
 from typing import Any
 
-from celery_idem.transport import envelope, kombu_base, scripts
+from redis.exceptions import ResponseError
+
+from celery_idem.stores.redis.not_ready import patient
+from celery_idem.transport import cluster, envelope, kombu_base, scripts
 from celery_idem.transport.consuming import Consuming
 from celery_idem.transport.errors import Unroutable
 from celery_idem.transport.keys import ALL_STEPS, FRONT, Keys
-from celery_idem.transport.not_ready import patient
 from celery_idem.transport.qos import QoS
 
 logger = logging.getLogger("celery_idem.transport")
@@ -99,8 +101,11 @@ class Channel(Consuming):
         if batch is not None:
             # a server that restarted has forgotten its scripts, and a batch is not repeated
             batch.add("eval", script.source, len(keys), *keys, *args)
-        else:
+            return
+        try:
             script(self.raw, keys, args)
+        except ResponseError as error:
+            raise cluster.explained(error, self.keys.prefix) from error
 
     def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> Any:
         if exchange and self.unroutable == "raise" and "task" in (message.get("headers") or {}):

@@ -13,6 +13,7 @@ from celery.worker import state
 from kombu.transport import redis as kombu_redis
 
 from celery_idem.binding import settings_of
+from celery_idem.stores.redis.not_ready import patient
 from celery_idem.visibility.keeper import Keeper
 from celery_idem.visibility.ledger import Ledger, Times
 from celery_idem.visibility.qos import KeptQoS
@@ -96,12 +97,25 @@ class VisibilityStep(bootsteps.Step):
 
 
 def _bounded(connection: Any) -> bool:
-    """Give a connection that is not open yet the defaults; False: not kombu's Redis transport."""
+    """Give a connection that is not open yet the defaults, and patience with a server that refuses
+    for now; False: not kombu's Redis transport."""
     if not issubclass(connection.get_transport_cls(), kombu_redis.Transport):
         return False
     for option, value in CONSUMER_DEFAULTS.items():
         connection.transport_options.setdefault(option, value)
+    transport = connection.transport
+    channel = transport.Channel
+    if isinstance(channel, type) and not issubclass(channel, _PatientChannel):
+        transport.Channel = type(channel.__name__, (_PatientChannel, channel), {})
     return True
+
+
+class _PatientChannel:
+    """Before a channel class of kombu's: "not now" is a lost connection, not the worker's end."""
+
+    def _connparams(self, *args: Any, **options: Any) -> dict[str, Any]:
+        params: dict[str, Any] = super()._connparams(*args, **options)  # type: ignore[misc]
+        return {**params, "connection_class": patient(params["connection_class"])}
 
 
 class _Keeping:

@@ -155,3 +155,26 @@ def test_a_job_that_can_not_be_recorded_is_not_lost(
     assert result.get(timeout=DEADLINE_S).startswith("complete by")
     assert effects.count("complete") == (2 if patience_s < 1 else 1)
     assert record_of(tasks, "faulty.work:work:complete").state is State.DONE
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_lives_through_a_server_that_refuses_for_now(
+    load: Any, start_worker: Any, effects: Effects, gate: Any, redis_server: RedisServer, pool: str
+) -> None:
+    """Found by chaos on kombu's own transport: a full disk (MISCONF) ended the worker. Here the
+    server refuses because it has no replica; what was popped meanwhile goes back."""
+    tasks = load()
+    worker = start_worker(APP, pool=pool, concurrency=2)
+    tasks.work.delay("through", str(gate()))
+    effects.wait_count("start:through", 1, DEADLINE_S)
+
+    with redis_server.client() as client:
+        client.config_set("min-replicas-to-write", 1)
+        worker.wait_log("Connection to broker lost|Trying to re-establish|Cannot connect", 60)
+        client.config_set("min-replicas-to-write", 0)
+    gate(1).touch()
+
+    assert tasks.work.delay("next").get(timeout=DEADLINE_S).startswith("next by")
+    effects.wait_count("through", 1, DEADLINE_S)
+    assert effects.count("start:through") == 1
+    assert worker.returncode is None

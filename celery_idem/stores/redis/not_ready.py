@@ -33,4 +33,6 @@ class _Patient:
 
 def patient(connection_class: type) -> type:
     """The same connection class, with :class:`NotReady` for a server that is not."""
+    if issubclass(connection_class, _Patient):
+        return connection_class
     return type(f"Patient{connection_class.__name__}", (_Patient, connection_class), {})

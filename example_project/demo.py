@@ -79,6 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit:
         keep = False
         raise
+    except RuntimeError as error:
+        view.close()
+        view.say(str(error))
+        return 1
     finally:
         if keep:
             view.say(f"logs and databases: {folder}")

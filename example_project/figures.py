@@ -60,6 +60,7 @@ class Kill:
     pid: int
     order_id: int
     moment: str
+    noticed_s: float | None  #: until its claim was free
     restarted_s: float | None  #: until its job was begun again, by another process
     recovered_s: float | None  #: until it was done
 
@@ -106,6 +107,8 @@ SELECT order_id, at FROM events WHERE kind IN ('duplicate', 'redelivered')
 
 _KILLS = f"""
 SELECT k.at, k.what, k.worker, k.pid, k.order_id, k.moment,
+       (SELECT min(at) FROM events WHERE kind = 'crashed' AND order_id = k.order_id AND at > k.at)
+       - k.at,
        (SELECT min(started_at) FROM runs WHERE order_id = k.order_id AND started_at > k.at) - k.at,
        (SELECT min(at) FROM ({_DONE}) d WHERE d.order_id = k.order_id AND d.at > k.at) - k.at
 FROM kills k ORDER BY k.at

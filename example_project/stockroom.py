@@ -22,18 +22,22 @@ def prepare() -> None:
     """Make the tables and put the products in. The environment says which database, see the
     shop's settings.
 
-    Raises ``RuntimeError`` when the database has seen orders already.
+    Raises ``RuntimeError`` when the database can't be used, or has seen orders already.
     """
     import django
+    from django.core.exceptions import ImproperlyConfigured
+    from django.core.management import call_command
+    from django.db import DatabaseError
 
     import example_project.shop  # noqa: F401 - names the settings
 
-    django.setup()
-    from django.core.management import call_command
-
+    try:
+        django.setup()
+        call_command("migrate", verbosity=0)
+    except (ImproperlyConfigured, DatabaseError) as error:
+        raise RuntimeError(f"this database can't be used: {error}") from error
     from example_project.shop.models import Order, Product
 
-    call_command("migrate", verbosity=0)
     if orders := Order.objects.count():
         raise RuntimeError(
             f"this database holds {orders} orders, which would be counted, too: give an empty one"

@@ -90,10 +90,12 @@ def lines_of(ledger: Ledger) -> list[tuple[str, str, str]]:
          f"of {len(ledger.kills)}"),
     ]  # fmt: skip
     for what in ("child", "worker"):
-        waits = [kill.restarted_s or 0.0 for kill in ledger.kills if kill.what == what]
-        if waits:
-            remark = "seconds until its work goes on"
-            lines.append((f"after a killed {what}", f"{max(waits):.1f}", remark))
+        hit = [kill for kill in ledger.kills if kill.what == what]
+        if hit:
+            noticed = max(kill.noticed_s or 0.0 for kill in hit)
+            waited = max(kill.restarted_s or 0.0 for kill in hit)
+            remark = f"seconds until its claim is free; {waited:.1f} until its turn in the queue"
+            lines.append((f"after a killed {what}", f"{noticed:.1f}", remark))
     return lines
 
 

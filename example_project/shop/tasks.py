@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery import shared_task
+from django.db import OperationalError
 from django.db.models import Count, F, Sum
 
 from celery_idem import IdempotentTask
@@ -14,7 +15,8 @@ from example_project.shop.models import Order, Product
 
 @shared_task(
     base=IdempotentTask, bind=True, name="shop.complete_order", idem_key="order:{number}",
-    lane="critical", autoretry_for=(payments.Unreachable,), retry_backoff=True, max_retries=8,
+    lane="critical", autoretry_for=(payments.Unreachable, OperationalError), retry_backoff=True,
+    max_retries=8,
 )  # fmt: skip
 def complete_order(self: Any, number: int, product: str, cents: int) -> str:
     """Enter the order, charge the card, mail the receipt; returns the receipt.
@@ -41,10 +43,14 @@ def complete_order(self: Any, number: int, product: str, cents: int) -> str:
 
 
 def enter(number: int, product: str, cents: int) -> None:
-    """The order's row, and one piece less in stock."""
+    """The order's row, and one piece less in stock.
+
+    The stock first: it locks the product's row, which the order's row refers to. The other way
+    round, two orders of one product could each wait for the other (a deadlock on MariaDB).
+    """
     wanted = Product.objects.get(name=product)
-    Order.objects.create(number=number, product=wanted, cents=cents)
     Product.objects.filter(pk=wanted.pk).update(left=F("left") - 1)
+    Order.objects.create(number=number, product=wanted, cents=cents)
 
 
 @shared_task(

@@ -103,3 +103,20 @@ def _read_to_the_end(master: int) -> str:
             pieces.append(piece)
     os.close(master)
     return b"".join(pieces).decode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("oracle://host/name", "DATABASE_URL begins with 'oracle://'"),
+        ("postgresql://nobody@127.0.0.1:1/none", "this database can't be used"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_said_without_a_traceback(folder, url, says):
+    with stage("demo", folder, "--database", url) as shown:
+        status = shown.process.wait(DEADLINE_S)
+
+        assert status == 1
+        assert says in shown.text()
+        assert "Traceback" not in shown.text()
+        wait_until(lambda: shown.left() == [], what=lambda: f"the end of {shown.left()}")

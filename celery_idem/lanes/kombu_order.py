@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from celery_idem.core.line import Line
+from celery_idem.core.order import DeadlineOrder
 
 logger = logging.getLogger("celery_idem.lanes")
 
@@ -71,6 +72,17 @@ class LaneCycle:
     def has_lanes(self) -> bool:
         """Whether there is any of them."""
         return not self._worker.room().isdisjoint(self._queue_of)
+
+    def promises_ms(self, queues: Iterable[str]) -> list[int] | None:
+        """Each queue's promise, for a broker that looks at its oldest messages itself.
+
+        ``None`` in orders that are not by deadline.
+        """
+        line = self._worker.line
+        if not isinstance(line.order, DeadlineOrder):
+            return None
+        promise_s = {lane.name: lane.deadline_s or 0.0 for lane in line.lanes}
+        return [int(promise_s[self._worker.lane_of_queue(queue)] * 1000) for queue in queues]
 
     def rotate(self, last_used: str) -> str:
         """A message of this queue came: those offered before it were empty."""
@@ -137,6 +149,10 @@ class RedisFetch:
         """In place of the cycle's while a BRPOP is made: whole keys, every priority of a lane
         before the next lane."""
         return [key for queue in self._cycle.consume(n) for key in self._keys_of(queue)]
+
+    def promises_ms(self, queues: Iterable[str]) -> list[int] | None:
+        """The cycle's."""
+        return self._cycle.promises_ms(queues)
 
     def _keys_of(self, queue: str) -> list[str]:
         keys = self._keys.get(queue)

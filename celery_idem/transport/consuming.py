@@ -61,6 +61,10 @@ Answer = AckAnswer | FetchAnswer | BellAnswer | AcceptAnswer
 ACCEPT_EVERY_S = 0.5
 
 
+def _no_promises(queues: Sequence[str]) -> None:
+    """Orders that are not by deadline have none."""
+
+
 class Consuming(Leasing):
     """The half of the channel that takes messages."""
 
@@ -196,6 +200,7 @@ class Consuming(Leasing):
         self, session: Session | None, queues: Sequence[str], chosen: Sequence[int]
     ) -> tuple[list[str], list[scripts.Arg]]:
         keys = [self.keys.leases, *(self.keys.lane(queue) for queue in queues)]
+        promises = getattr(self._queue_cycle, "promises_ms", _no_promises)(queues) or ()
         return keys, [
             session.name if session is not None else "",
             self.steps[1],
@@ -203,6 +208,7 @@ class Consuming(Leasing):
             ",".join(map(str, chosen)),
             self.max_deliveries,
             "".join("1" if queue in self._no_ack else "0" for queue in queues),
+            *promises,
         ]
 
     # -- answers

@@ -5,6 +5,7 @@ The tests imported here run with this module's ``broker`` fixture.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
@@ -15,6 +16,7 @@ from kombu import Connection, Consumer, Producer, Queue
 
 from celery_idem.core.order import Lane, WeightedOrder
 from tests.lanes.conftest import LaneRun
+from tests.lanes.test_outages import test_deadline_order_serves_what_is_due_first  # noqa: F401
 from tests.lanes.test_shares import (  # noqa: F401
     test_a_lane_alone_gets_everything_and_the_others_join_at_once,
     test_c27_the_lane_comes_first_and_the_message_priority_second,
@@ -117,3 +119,32 @@ def test_kombus_round_robin_shares_evenly(redis_url):
     got = taken(redis_url, "round_robin", 30, 6, {"a": 20, "b": 20, "c": 20})
 
     assert Counter(got) == {"a": 10, "b": 10, "c": 10}
+
+
+class Promised(Weighted):
+    """By deadline: low within a minute, critical within five seconds."""
+
+    promises: ClassVar = {"critical": 5_000, "low": 60_000}
+
+    def promises_ms(self, queues):
+        return [self.promises[queue] for queue in queues]
+
+
+def test_deadline_order_is_exact_by_the_age_of_what_waits(redis_url, redis_session_server):
+    """S-P1: the server looks at the oldest of each lane; nothing has to be seen before."""
+    waiting = {"low": (70_000, 30_000, 0), "critical": (1_000, 0)}
+    with redis_session_server.client() as client, Connection(streams(redis_url)) as connection:
+        seconds = client.time()[0]
+        for queue, ages_ms in waiting.items():
+            channel = connection.default_channel
+            for age_ms in ages_ms:
+                message = channel.prepare_message(f"{queue} {age_ms}", headers={})
+                message["properties"].update(
+                    delivery_info={"exchange": "", "routing_key": queue}, delivery_tag="t"
+                )
+                sent = f"{seconds * 1000 - age_ms}-{age_ms}"
+                client.xadd(f"rs:{{{queue}}}:0", {"m": json.dumps(message)}, id=sent)
+
+    got = taken(redis_url, Promised, 5, 1, dict.fromkeys(waiting, 0))
+
+    assert got == ["low 70000", "critical 1000", "critical 0", "low 30000", "low 0"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import celery
 import pytest
 from kombu.exceptions import OperationalError
@@ -84,6 +86,36 @@ def test_a_worker_survives_a_server_that_refuses_for_now(
     effects.wait_count("through:end", 1, 60)
     assert effects.count("refused") == 0
     assert worker.returncode is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("away_s", [3, 30])
+def test_a_worker_lives_through_a_server_that_is_away_and_acks_what_it_ran(
+    away_s, load_streams_app, effects, start_worker, redis_server
+):
+    """C64: ten times the lease; nobody may sweep before the living have renewed."""
+    app = load_streams_app(conf={"task_ignore_result": True})
+    workers = [start_worker(f"{APP}:app", concurrency=2) for _ in range(2)]
+    app.slow.delay("through", away_s + 10)
+    effects.wait_count("through:start", 1)
+    app.effect.apply_async(("due meanwhile",), countdown=away_s / 2)
+
+    redis_server.kill()
+    gone = time.monotonic()
+    wait_until(lambda: time.monotonic() - gone > away_s, away_s + 30, "the outage")
+    redis_server.start()
+    app.effect.delay("after")
+
+    effects.wait_count("after", 1, 60)
+    effects.wait_count("due meanwhile", 1, 60)
+    effects.wait_count("through:end", 1, 120)
+    with redis_server.client() as client:
+        wait_until(lambda: client.xlen("rs:{celery}:0") == 0, 60, "the late ack")
+        wait_until(lambda: client.xlen("rs:{celery}:f") == 0, 60, "no second delivery")
+    assert [worker.returncode for worker in workers] == [None, None]
+    if celery.VERSION >= (5, 6, 3):
+        assert effects.count("through:start") == 1
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 -- ARGV     1 session ('': no lease; what is taken is removed)  2 main step  3 other steps before
 --          and after it, most urgent first  4 picks: numbers of lanes, one for each message wanted
 --          5 most deliveries (0: no limit)  6 per lane '1' where nobody will ack, else '0'
+--          7.. per lane its promise in ms, in deadline order only: the message that is due first
+--          is taken, whatever the picks say
 -- Returns  {0, lane, step, id, deliveries, requeues, since_ms, waited, envelope, ...}
 --          {1}  the session was declared dead: it may take nothing more
 local session, main = ARGV[1], ARGV[2]
@@ -94,6 +96,54 @@ local function take(lane, count)
     redis.call('LPUSH', base .. ':bell', 1)
   end
   return got
+end
+
+-- When the oldest message that waits in a lane was sent, in ms; nil when nothing waits.
+local function oldest(base)
+  local found
+  for _, step in ipairs(all_steps) do
+    local stream, last = base .. ':' .. step, nil
+    if redis.call('EXISTS', stream) == 1 then
+      for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+        for k = 1, #group, 2 do
+          if group[k] == 'last-delivered-id' then last = group[k + 1] end
+        end
+      end
+      local e = redis.call('XRANGE', stream, last and '(' .. last or '-', '+', 'COUNT', 1)[1]
+      if e then
+        local sent = tonumber(string.match(e[1], '^%d+'))
+        for k = 1, #e[2], 2 do
+          if e[2][k] == 't' and e[2][k + 1] ~= '' then sent = tonumber(e[2][k + 1]) end
+        end
+        found = math.min(found or sent, sent)
+      end
+    end
+  end
+  local best = redis.call('ZRANGE', base .. ':z', 0, 0)[1]
+  if best then
+    local sent = tonumber(string.sub(best, 1, 13))
+    found = math.min(found or sent, sent)
+  end
+  return found
+end
+
+if ARGV[7] then
+  local due, _, count = {}, string.gsub(ARGV[4], '%d+', '')
+  local function look(lane)
+    local sent = oldest(KEYS[lane + 1])
+    due[lane] = sent and sent + tonumber(ARGV[lane + 6])
+  end
+  for lane = 1, #KEYS - 1 do look(lane) end
+  for _ = 1, count do
+    local first
+    for lane = 1, #KEYS - 1 do
+      if due[lane] and (not first or due[lane] < due[first]) then first = lane end
+    end
+    if not first then break end
+    take(first, 1)
+    look(first)
+  end
+  return out
 end
 
 local wanted, order, missing = {}, {}, 0

@@ -63,7 +63,7 @@ def run(project: Project, checks: Iterable[Check]) -> Report:
             continue
         report.checks += 1
         for finding in findings:
-            if finding.place and project.reader.silences(check.id, finding.place):
+            if _is_silenced(project, check, finding):
                 report.silenced += 1
             else:
                 report.found.append(Found(check, finding))
@@ -96,6 +96,13 @@ def chosen(
         and (servers or not check.asks_servers)
         and (source or not check.reads_source)
     ]
+
+
+def _is_silenced(project: Project, check: Check, finding: Finding) -> bool:
+    """By a comment on its own lines, or on the head of the task that it is about."""
+    heads = [it.place for it in project.tasks if it.name == finding.task] if finding.task else []
+    places = [it for it in (finding.place, *heads) if it is not None]
+    return any(project.reader.silences(check.id, place) for place in places)
 
 
 def _worst_first(it: Found) -> tuple[int, str, str, str, int]:

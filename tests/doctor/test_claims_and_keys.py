@@ -159,6 +159,33 @@ def test_a_comment_at_the_call_silences_one_line_of_source(body):
     assert body(silenced) == []
 
 
+def test_a_comment_on_the_tasks_head_silences_what_is_in_its_body(body):
+    decorator = "@app.task(acks_late=True)  # idem: ignore[IDEM051]"
+
+    assert body("requests.post('https://x')", decorator) == []
+
+
+@pytest.mark.parametrize(
+    ("score", "found"),
+    [
+        ("priority", 1),
+        ("5", 1),
+        ("job.priority", 1),
+        ("time.time()", 0),
+        ("priority * 10**10 + time.time()", 0),
+        ("sent_at", 0),
+    ],
+)
+def test_a_score_without_time_is_found_where_it_orders_a_queue_s_p4(project, score, found):
+    """S-P4: FIFO within one score."""
+    put = f"def put(job, priority, sent_at):\n    r.zadd('jobs', {{job: {score}}})\n\n"
+    pop = "@app.task\ndef work():\n    return r.bzpopmin('jobs')\n"
+    read = "@app.task\ndef work():\n    return r.zrange('jobs', 0, 9)\n"
+
+    assert len(project(IMPORTS + put + pop).report("IDEM056").found) == found
+    assert project(IMPORTS + put + read).found("IDEM056") == []
+
+
 def test_the_source_is_never_run(project, tmp_path):
     """Reading a task, its neighbours and what they import leaves no trace of theirs."""
     package = tmp_path / "pack"

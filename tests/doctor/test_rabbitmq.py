@@ -114,3 +114,12 @@ def test_a_queues_own_timeout_counts_more_than_the_brokers():
     facts = module.RabbitFacts("4.0", 1800.0, "rabbitmqctl", {"long": 86400.0})
 
     assert (facts.of_queue("long"), facts.of_queue("celery")) == (86400.0, 1800.0)
+
+
+@pytest.mark.parametrize(("option", "found"), [("{}", 1), ("{'confirm_publish': True}", 0)])
+def test_publishes_that_are_not_confirmed_are_found_c21(project, option, found):
+    """C21: publish "succeeds" but the broker drops it."""
+    text = f"app.conf.broker_transport_options = {option}\n{TASKS}"
+
+    assert len(project(text, broker="amqp://localhost:1//").report("IDEM044").found) == found
+    assert project(text).found("IDEM044") == []

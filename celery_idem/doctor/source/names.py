@@ -133,6 +133,29 @@ class Names:
         return f"{path}()"
 
 
+def calls_in(reader: Reader, module: Module) -> Iterator[tuple[Names, ast.Call]]:
+    """Every call in a file, with the names that it sees."""
+    return _calls_below(module.tree, Names(reader, module))
+
+
+def _calls_below(node: ast.AST, names: Names) -> Iterator[tuple[Names, ast.Call]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Function):
+            # decorators are evaluated outside
+            for decorator in child.decorator_list:
+                yield from _calls_below(ast.Expr(decorator), names)
+            outer = names if names.function else None
+            inner = Names(names.reader, names.module, child, names.owner, outer)
+            for statement in child.body:
+                yield from _calls_below(ast.Module([statement], []), inner)
+        elif isinstance(child, ast.ClassDef):
+            yield from _calls_below(child, Names(names.reader, names.module, None, child))
+        else:
+            if isinstance(child, ast.Call):
+                yield names, child
+            yield from _calls_below(child, names)
+
+
 def module_name(reader: Reader, module: Module, name: str, hops: int = MOST_HOPS) -> str:
     """What a name stands for at the top level of a module."""
     if hops <= 0:

@@ -35,6 +35,7 @@ class TaskSource:
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 #: Files of a package that are read at most.
 MOST_FILES = 5000
+_OF_INTEREST = re.compile(rb"countdown|idem_key|idempotent|\.step\b|zpop")
 _NOT_READ = re.compile(r"(^|/)(tests?|migrations|node_modules|\.[^/]*)/|(^|/)(test_|conftest)")
 
 
@@ -65,13 +66,13 @@ class Reader:
         return None if module is None or _is_installed(module.path) else module
 
     def neighbours(self, paths: Iterable[str]) -> list[Module]:
-        """These files and all others of the packages that they are in, tests left out. A file
-        that is in no package stands for itself."""
+        """These files and all others of the packages that they are in, tests left out, as far as
+        they hold a word of what checks look for. A file that is in no package stands for itself."""
         found: set[Path] = set()
         for path in map(Path, paths):
             top = _package_of(path)
             found |= {path} if top is None else set(itertools.islice(_files(top), MOST_FILES))
-        modules = (self.module(path) for path in sorted(found))
+        modules = (self.module(path) for path in sorted(found) if _is_of_interest(path))
         return [it for it in modules if it is not None]
 
     def source_of_task(self, task: Any) -> TaskSource | None:
@@ -117,6 +118,13 @@ def _is_installed(path: Path) -> bool:
     if text.startswith(_NOT_THE_PROJECTS) or text.startswith(_STANDARD_LIBRARY):
         return True
     return "site-packages" in path.parts or "dist-packages" in path.parts
+
+
+def _is_of_interest(path: Path) -> bool:
+    try:
+        return _OF_INTEREST.search(path.read_bytes()) is not None
+    except OSError:
+        return False
 
 
 def _package_of(path: Path) -> Path | None:

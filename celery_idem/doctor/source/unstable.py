@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from celery_idem.doctor.source.module import Function, Module
-from celery_idem.doctor.source.names import Names
+from celery_idem.doctor.source.names import Names, calls_in
 from celery_idem.doctor.source.reader import Reader
 
 #: How deep functions that make a key are followed.
@@ -39,7 +39,7 @@ class UnstableKey:
 
 def unstable_keys(reader: Reader, module: Module) -> Iterator[UnstableKey]:
     """The keys in a file that are not stable."""
-    for names, call in _calls(reader, module):
+    for names, call in calls_in(reader, module):
         for where, value in _keys_of(call, names):
             what = unstable_part(value, names)
             if what:
@@ -126,30 +126,6 @@ def _keys_of(call: ast.Call, names: Names) -> Iterator[tuple[str, ast.expr]]:
         yield from (("idempotent", it.value) for it in call.keywords if it.arg == "key")
     elif isinstance(call.func, ast.Attribute) and call.func.attr == "step":
         yield from (("step", it.value) for it in call.keywords if it.arg == "key")
-
-
-def _calls(reader: Reader, module: Module) -> Iterator[tuple[Names, ast.Call]]:
-    """Every call in the file, with the names that it sees."""
-    yield from _calls_in(module.tree, Names(reader, module), reader, module, None)
-
-
-def _calls_in(
-    node: ast.AST, names: Names, reader: Reader, module: Module, owner: ast.ClassDef | None
-) -> Iterator[tuple[Names, ast.Call]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, Function):
-            # decorators are evaluated outside
-            for decorator in child.decorator_list:
-                yield from _calls_in(ast.Expr(decorator), names, reader, module, owner)
-            inner = Names(reader, module, child, owner, names if names.function else None)
-            for statement in child.body:
-                yield from _calls_in(ast.Module([statement], []), inner, reader, module, owner)
-        elif isinstance(child, ast.ClassDef):
-            yield from _calls_in(child, names, reader, module, child)
-        else:
-            if isinstance(child, ast.Call):
-                yield names, child
-            yield from _calls_in(child, names, reader, module, owner)
 
 
 def _is_named(statement: ast.Assign, name: str) -> bool:

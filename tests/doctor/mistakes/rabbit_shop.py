@@ -12,7 +12,7 @@ app.conf.update(
     worker_deduplicate_successful_tasks=os.environ.get("TEST_OLD_CELERY") == "1",
     idem={"store": "memory"},
 )
-NO_LINE: dict[str, str] = {}
+NO_LINE = {"IDEM044": 'broker_transport_options["confirm_publish"]'}
 
 
 @app.task(base=IdempotentTask, time_limit=3600)  # expect: IDEM012

@@ -163,3 +163,13 @@ def swallows_its_retry(order):
     if not r.set(f"import:{order}", 1, nx=True, ex=86400):  # expect: IDEM055
         return
     requests.put(f"https://partner.example/orders/{order}", json={}, timeout=5)
+
+
+@app.task
+def queue_by_priority(job, priority):
+    r.zadd("jobs", {job: priority})  # expect: IDEM056
+
+
+@app.task
+def next_job():
+    return r.zpopmin("jobs")

@@ -1,0 +1,31 @@
+"""Publishes on RabbitMQ are not confirmed: a broker that is short of memory or disk drops them.
+
+By default Celery writes a message to the socket and calls it sent. A broker that blocks
+publishers, or dies before it has written the message, loses it, and nobody is told (C21). That is
+true of your own publishes, and of retries and replays, which this package acks the original
+message for.
+
+**Mend it:** the line that the finding gives. It costs one round trip a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from celery_idem.doctor.finding import Check, Finding, Severity
+from celery_idem.doctor.project import Project
+
+
+def look(project: Project) -> Iterator[Finding]:
+    if project.broker != "amqp" or not project.idempotent_tasks:
+        return
+    if not project.transport_options.get("confirm_publish"):
+        yield Finding(
+            "a message that the broker drops counts as sent",
+            remedy='app.conf.broker_transport_options = {"confirm_publish": True}',
+            setting='broker_transport_options["confirm_publish"]',
+            value="False",
+        )
+
+
+CHECK = Check("IDEM044", "publishes are not confirmed", Severity.WARNING, look)

@@ -12,6 +12,8 @@ from example_project.stockroom import PRODUCTS
 
 #: Pause between two looks at the answers that are still missing, in seconds.
 LOOK_EVERY_S = 0.1
+#: Clicks without an answer, above which nobody comes in: a slow machine has no endless queue.
+PATIENT = 50
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,9 +58,9 @@ class Customers:
         begun = time.monotonic()
         open_: list[tuple[int, Any]] = []
         for click in self.plan():
-            while (left_s := begun + click.at_s - time.monotonic()) > 0:
+            while (left_s := begun + click.at_s - time.monotonic()) > 0 or len(open_) > PATIENT:
                 open_ = self._collect(open_)
-                if self.stop.wait(min(left_s, LOOK_EVERY_S)):
+                if self.stop.wait(min(max(left_s, 0.01), LOOK_EVERY_S)):
                     return
             self.prices[click.order_id] = click.cents
             sent = complete_order.delay(click.order_id, click.product, click.cents)

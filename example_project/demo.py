@@ -32,7 +32,7 @@ from example_project.view import Scene, View, view_for
 
 #: Orders a second for each worker: an order takes about a quarter of a second.
 ORDERS_PER_WORKER_S = 5.0
-#: Seconds that may pass between the last order and the last answer.
+#: Seconds without any answer after which it is taken for lost.
 ANSWER_DEADLINE_S = 45.0
 FRAME_S = 0.12
 #: Fewer orders are over before anything could be killed.
@@ -127,12 +127,13 @@ def trade(options: argparse.Namespace, shop: Premises, reader: Reader, view: Vie
             reader, Books(shop.books), shop.pids, CHILDREN, options.orders, options.seed, stop
         )
         threads.append(Played(chaos.play))
-    begun, wall = time.monotonic(), time.time()
-    gives_up = begun + options.orders / per_second + ANSWER_DEADLINE_S
+    wall, answers, heard = time.time(), 0, time.monotonic()
     for thread in threads:
         thread.start()
     try:
-        while not _over(threads) and time.monotonic() < gives_up:
+        while not _over(threads) and time.monotonic() < heard + ANSWER_DEADLINE_S:
+            if customers.answers > answers:
+                answers, heard = customers.answers, time.monotonic()
             shop.replace_the_dead()
             view.show(_scene(wall, options.orders, customers, shop, reader))
             time.sleep(FRAME_S)

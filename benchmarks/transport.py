@@ -1,9 +1,10 @@
-"""``python -m benchmarks.transport``: the streams transport beside stock Redis lists, in one run.
+"""``python -m benchmarks.transport``: the streams transport beside stock Redis and RabbitMQ.
 
-Rounds alternate between the brokers, each on a server of its own, and ratios are of medians. What
-is measured: throughput, CPU of the worker's main process and of the server per task, commands per
-task, the cost of publishing, latency of an idle worker, memory per message, cost of many queues and
-of many delayed messages, and the time after which a killed worker's message runs again.
+Rounds alternate between the brokers, each Redis on a server of its own; ratios are of one round.
+What is measured: throughput, CPU of the worker's main process, its children and the server per
+task, commands per task, the cost of publishing, latency of an idle and of a busy worker, memory
+per message, cost of many queues and of many delayed messages, and the time after which a killed
+worker's message runs again. RabbitMQ is left out where none answers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -22,13 +23,19 @@ from typing import Any
 
 import psutil
 
+from tests.support.services import missing_rabbitmq
 from tests.support.waiting import wait_until
+from tests.support.workers import Worker
 from tests.transport.stage import Stage
 
 #: Celery's own default
 PREFETCH = int(os.environ.get("PREFETCH", "4"))
 #: task → the brokers on which it is measured
-RUNS = (("stock", "noop"), ("streams", "noop"), ("streams", "idempotent"))
+RUNS = (
+    ("stock", "noop"), ("streams", "noop"), ("streams", "idempotent"), ("rabbitmq", "noop"),
+)  # fmt: skip
+#: seconds that each job of the flood takes, and how many of them wait
+FLOOD_S, FLOOD = 0.005, 6000
 #: commands that a client sends; those inside scripts are no round trips
 SENT = ("brpop", "multi", "evalsha", "eval", "blpop", "lpush", "xack", "zadd", "hset")
 
@@ -39,6 +46,7 @@ class Rate:
 
     per_second: float
     parent_ms: float
+    children_ms: float
     server_ms: float
     publish_us: float
     calls: float
@@ -58,6 +66,12 @@ class Side(Stage):
         conf = {"worker_prefetch_multiplier": PREFETCH}
         super().__init__(broker, directory, options=options, conf=conf, idempotent=idempotent)
 
+    def send_to(self, queue: str, count: int) -> None:
+        """A flood of short jobs."""
+        with self.module.app.producer_pool.acquire(block=True) as producer:
+            for _ in range(count):
+                self.module.nap.apply_async((FLOOD_S,), producer=producer, queue=queue)
+
     def calls(self) -> int:
         """Commands that clients have sent."""
         stats = self.client.info("commandstats")
@@ -69,18 +83,32 @@ def rate(broker: str, task: str, count: int) -> Rate:
     with _side(broker, idempotent=task == "idempotent") as side:
         publish_s = side.send(task, count)
         with side.worker() as worker:
-            wait_until(lambda: side.left() < count * 0.9, 60, "the start")
-            parent, server = psutil.Process(worker.pid), psutil.Process(side.server.pid)
-            before = (side.left(), _cpu(parent), _cpu(server), side.calls(), time.perf_counter())
+            wait_until(lambda: 0 < side.left() < count * 0.9, 60, "the start")
+            before = _looked(side, worker)
             wait_until(lambda: side.left() < count * 0.1, 300, "the end")
-            after = (side.left(), _cpu(parent), _cpu(server), side.calls(), time.perf_counter())
-    done = before[0] - after[0]
-    wall, calls = after[4] - before[4], after[3] - before[3]
-    parent_s, server_s = after[1] - before[1], after[2] - before[2]
+            after = _looked(side, worker)
+    left, wall, calls, parent, children, server = (
+        now - then for now, then in zip(after, before, strict=True)
+    )
+    done = -left
     return Rate(
-        done / wall, parent_s / done * 1e3, server_s / done * 1e3, publish_s / count * 1e6,
-        calls / done,
+        done / wall, parent / done * 1e3, children / done * 1e3, server / done * 1e3,
+        publish_s / count * 1e6, calls / done,
     )  # fmt: skip
+
+
+def _looked(side: Side, worker: Worker) -> tuple[float, ...]:
+    """What is left, the time, commands so far, and CPU seconds of who takes part."""
+    children = sum(_cpu(psutil.Process(pid)) for pid in worker.children())
+    parent = _cpu(psutil.Process(worker.pid))
+    server = sum(_cpu(process) for process in _servers(side))
+    return side.left(), time.perf_counter(), side.calls(), parent, children, server
+
+
+def _servers(side: Side) -> list[psutil.Process]:
+    if side.broker != "rabbitmq":
+        return [psutil.Process(side.server.pid)]
+    return [it for it in psutil.process_iter(["name"]) if it.info["name"] == "beam.smp"]
 
 
 def latency(broker: str, count: int) -> tuple[float, float]:
@@ -97,6 +125,23 @@ def latency(broker: str, count: int) -> tuple[float, float]:
     return statistics.median(warm) * 1e3, warm[int(len(warm) * 0.99) - 1] * 1e3
 
 
+def latency_under_load(broker: str, count: int) -> tuple[float, float]:
+    """The same for a first queue, 20 a second, while a second one is full of short jobs."""
+    options = {} if broker == "rabbitmq" else {"queue_order_strategy": "priority"}
+    with _side(broker, options) as side, side.worker("celery", "low"):
+        side.send_to("low", FLOOD)
+        taken: list[float] = []
+        for number in range(count + 5):
+            key = f"l{number}"
+            sent = time.monotonic()
+            side.module.effect.delay(key)
+            side.effects.wait_count(key, 1, 120)
+            taken.append(side.effects.lines(key)[0]["monotonic"] - sent)
+            wait_until(lambda sent=sent: time.monotonic() - sent > 0.05, what="the next")
+    warm = sorted(taken[5:])
+    return statistics.median(warm) * 1e3, warm[int(len(warm) * 0.99) - 1] * 1e3
+
+
 def memory(broker: str, count: int, **options: Any) -> float:
     """Bytes on the server per message."""
     with _side(broker) as side:
@@ -106,17 +151,18 @@ def memory(broker: str, count: int, **options: Any) -> float:
         return float(side.client.info("memory")["used_memory"] - before) / count
 
 
-def recovery(lease_s: float) -> float:
+def recovery(broker: str, options: dict[str, Any] | None = None) -> float:
     """Seconds from a worker's death to the next start of its task, on an idle other worker."""
-    with _side("streams", {"lease_s": lease_s}) as side, side.worker() as doomed:
-        side.module.slow.delay("job", 120)
+    with _side(broker, options) as side, side.worker() as doomed:
+        side.module.slow.delay("job", 200)
         side.effects.wait_count("job:start", 1, 60)
         with side.worker() as other:
             wait_until(lambda: len(other.children()) == 2, 60, "the other worker")
-            wait_until(lambda: side.client.zcard("rs:leases") == 2, 60, "its lease")
+            side.module.effect.delay("ready")
+            side.effects.wait_count("ready", 1, 60)
             doomed.kill_tree()
             killed = time.monotonic()
-            side.effects.wait_count("job:start", 2, lease_s + 30)
+            side.effects.wait_count("job:start", 2, 180)
         return float(side.effects.lines("job:start")[1]["monotonic"]) - killed
 
 
@@ -138,10 +184,10 @@ def delayed_beside(delayed: int, count: int) -> float:
         side.send("noop", delayed, countdown=36_000)
         side.send("noop", count)
         with side.worker():
-            wait_until(lambda: side.left() < count * 0.9, 60, "the start")
-            left, begun = side.left(), time.perf_counter()
-            wait_until(lambda: side.left() < count * 0.1, 300, "the end")
-            return (left - side.left()) / (time.perf_counter() - begun)
+            wait_until(lambda: side.left(delayed=False) < count * 0.9, 60, "the start")
+            left, begun = side.left(delayed=False), time.perf_counter()
+            wait_until(lambda: side.left(delayed=False) < count * 0.1, 300, "the end")
+            return (left - side.left(delayed=False)) / (time.perf_counter() - begun)
 
 
 def restarts(count: int) -> str:
@@ -196,41 +242,75 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.transport", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=5000)
-    parser.add_argument(
-        "--only", default="", help="rate, latency, memory, recovery, queues, delayed"
-    )
+    parser.add_argument("--only", default="", help=f"some of {', '.join(_PARTS)}")
     given = parser.parse_args()
-    parts = given.only.split(",") if given.only else [
-        "rate", "latency", "memory", "recovery", "queues", "delayed", "restarts",
-    ]  # fmt: skip
-    if "rate" in parts:
-        _rates(given.rounds, given.messages)
-    if "latency" in parts:
-        for broker in ("stock", "streams"):
-            p50, p99 = latency(broker, 200)
-            print(f"idle latency {broker:8} p50 {p50:.1f} ms, p99 {p99:.1f} ms")
-    if "memory" in parts:
-        for broker in ("stock", "streams"):
-            print(f"memory per message {broker:8} {memory(broker, 5000):.0f} bytes")
-        print(f"memory per delayed message {memory('streams', 5000, countdown=3600):.0f} bytes")
-    if "recovery" in parts:
-        for lease_s in (5.0, 30.0):
-            print(f"recovery with a lease of {lease_s:.0f} s: {recovery(lease_s):.1f} s")
-    if "queues" in parts:
-        for queues in (1, 10, 100, 1000):
-            rates = [many_queues(broker, queues, 1500) for broker in ("stock", "streams")]
-            print(f"{queues:5} queues: stock {rates[0]:.0f}/s, streams {rates[1]:.0f}/s")
-    if "delayed" in parts:
-        for delayed in (0, 100_000):
-            print(f"{delayed:7} delayed messages beside: {delayed_beside(delayed, 3000):.0f}/s")
-    if "restarts" in parts:
-        print(restarts(10_000))
+    parts = given.only.split(",") if given.only else list(_PARTS)
+    if unknown := [part for part in parts if part not in _PARTS]:
+        parser.error(f"--only takes {', '.join(_PARTS)}, not {', '.join(unknown)}")
+    brokers = ["stock", "streams"] + ([] if missing_rabbitmq() else ["rabbitmq"])
+    for part in parts:
+        _PARTS[part](brokers, given)
 
 
-def _rates(rounds: int, messages: int) -> None:
-    found: dict[tuple[str, str], list[Rate]] = {run: [] for run in RUNS}
+def _print_latency(brokers: list[str], given: argparse.Namespace) -> None:
+    for name, look in (("idle", latency), ("under load", latency_under_load)):
+        for broker in brokers:
+            p50, p99 = look(broker, 200)
+            print(f"latency {name:10} {broker:8} p50 {p50:.1f} ms, p99 {p99:.1f} ms", flush=True)
+
+
+def _print_memory(brokers: list[str], given: argparse.Namespace) -> None:
+    for broker in ("stock", "streams"):
+        print(f"memory per message {broker:8} {memory(broker, 5000):.0f} bytes")
+    delayed = memory("streams", 5000, countdown=3600)
+    print(f"memory per delayed message {delayed:.0f} bytes", flush=True)
+
+
+def _print_recovery(brokers: list[str], given: argparse.Namespace) -> None:
+    for lease_s in (5.0, 30.0):
+        took_s = recovery("streams", {"lease_s": lease_s})
+        print(f"recovery, streams, lease {lease_s:.0f} s: {took_s:.1f} s", flush=True)
+    if "rabbitmq" in brokers:
+        print(f"recovery, rabbitmq: {recovery('rabbitmq'):.1f} s", flush=True)
+    took_s = recovery("stock", {"visibility_timeout": 5})
+    print(f"recovery, stock, visibility_timeout 5 s: {took_s:.1f} s", flush=True)
+
+
+def _print_queues(brokers: list[str], given: argparse.Namespace) -> None:
+    for queues in (1, 10, 100, 1000):
+        rates = [f"{broker} {many_queues(broker, queues, 1500):.0f}/s" for broker in brokers]
+        print(f"{queues:5} queues: {', '.join(rates)}", flush=True)
+
+
+def _print_delayed(brokers: list[str], given: argparse.Namespace) -> None:
+    for delayed in (0, 100_000):
+        print(f"{delayed:7} delayed beside: {delayed_beside(delayed, 3000):.0f}/s", flush=True)
+
+
+def _print_restarts(brokers: list[str], given: argparse.Namespace) -> None:
+    print(restarts(10_000), flush=True)
+
+
+def _print_rates(brokers: list[str], given: argparse.Namespace) -> None:
+    runs = [run for run in RUNS if run[0] in brokers]
+    _rates(runs, given.rounds, given.messages)
+
+
+_PARTS: dict[str, Callable[[list[str], argparse.Namespace], None]] = {
+    "rate": _print_rates,
+    "latency": _print_latency,
+    "memory": _print_memory,
+    "recovery": _print_recovery,
+    "queues": _print_queues,
+    "delayed": _print_delayed,
+    "restarts": _print_restarts,
+}
+
+
+def _rates(runs: list[tuple[str, str]], rounds: int, messages: int) -> None:
+    found: dict[tuple[str, str], list[Rate]] = {run: [] for run in runs}
     for _ in range(rounds):
-        for run in RUNS:
+        for run in runs:
             found[run].append(rate(*run, messages))
     stock = found["stock", "noop"]
     for (broker, task), rows in found.items():
@@ -239,8 +319,10 @@ def _rates(rounds: int, messages: int) -> None:
             f"{broker:8} {task:11} {_median(rows, 'per_second'):6.0f}/s "
             f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) "
             f"parent {_median(rows, 'parent_ms'):.3f} ms "
+            f"children {_median(rows, 'children_ms'):.3f} ms "
             f"server {_median(rows, 'server_ms'):.3f} ms "
-            f"publish {_median(rows, 'publish_us'):.0f} us calls {_median(rows, 'calls'):.2f}"
+            f"publish {_median(rows, 'publish_us'):.0f} us calls {_median(rows, 'calls'):.2f}",
+            flush=True,
         )
 
 

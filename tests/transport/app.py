@@ -51,6 +51,12 @@ def noop() -> None:
     """Nothing."""
 
 
+@app.task(name="streams.nap", ignore_result=True)
+def nap(seconds: float) -> None:
+    """Be busy for a while."""
+    time.sleep(seconds)
+
+
 @app.task(name="streams.rejecting", bind=True)
 def rejecting(self: Any, key: str, times: int) -> str:
     """Go back to the queue so many times, then note the effect."""

@@ -33,10 +33,7 @@ def is_over(app: Any, letter: Letter) -> bool:
     backend = app.backend
     if not isinstance(backend, RedisBackend):
         return False
-    return any(
-        not backend.client.exists(backend.get_key_for_group(group, ".s"))
-        for group, _ in parts_of(letter.message)
-    )
+    return any(_is_decided(backend, group) for group, _ in parts_of(letter.message))
 
 
 def take_back(app: Any, letter: Letter) -> None:
@@ -45,6 +42,8 @@ def take_back(app: Any, letter: Letter) -> None:
     if not isinstance(backend, RedisBackend):
         return
     for group, task_id in parts_of(letter.message):
+        if _is_decided(backend, group):
+            continue
         parts, seen = (backend.get_key_for_group(group, end) for end in (".j", ".d"))
         client = backend.client
         for entry in client.zrange(parts, 0, -1) if client.type(parts) == b"zset" else ():
@@ -54,6 +53,19 @@ def take_back(app: Any, letter: Letter) -> None:
             for member in client.smembers(seen):
                 if member.decode().rpartition(":")[0] == task_id:
                     client.srem(seen, member)
+
+
+def _is_decided(backend: RedisBackend, group: str) -> bool:
+    """Its counter is gone, or all parts are there: Celery 5.5 leaves the counter of a chord that
+    failed."""
+    parts, size, more = (backend.get_key_for_group(group, end) for end in (".j", ".s", ".t"))
+    client = backend.client
+    total = client.get(size)
+    if total is None:
+        return True
+    kind = client.type(parts)
+    there = client.zcard(parts) if kind == b"zset" else client.llen(parts)
+    return bool(there >= int(total) + int(client.get(more) or 0))
 
 
 def _own(message: Message, embed: Any) -> Iterator[tuple[str, str]]:

@@ -65,7 +65,7 @@ class LetterStore(Protocol):
         """How many."""
 
     def groups(self, wanted: Filter) -> Sequence[Group]:
-        """Faults, the most letters first. Cheap without a filter, and by time alone."""
+        """Faults, the most letters first. Cheap without a filter, and by time and task alone."""
 
     def values(self, what: str, limit: int = 100) -> list[str]:
         """The different tasks, lanes or queues (``what``: ``"task"``, ``"lane"``, ``"queue"``) that

@@ -156,6 +156,15 @@ def test_groups_count_the_faults(store: LetterStore, clock: Any) -> None:
 
     store.delete(other.id)
     assert [it.error_type for it in store.groups(Filter())] == ["ValueError"]
+    assert [it.count for it in store.groups(Filter(task="t.one"))] == [2]
+    [one] = store.groups(Filter(task="t.one", since_ms=last.last_died_ms))
+    assert (one.count, one.example) == (1, last.id)
+    assert one.first_ms == one.last_ms == last.last_died_ms
+    store.put(letter(1, task="t.two"))  # it died again, as another's
+    assert [it.count for it in store.groups(Filter(task="t.two"))] == [2]
+    assert [it.count for it in store.groups(Filter(task="t.one", group=one.group))] == [1]
+    store.delete(last.id)
+    assert list(store.groups(Filter(task="t.one"))) == []
 
 
 def test_only_one_may_replay_a_letter_at_a_time(store: LetterStore, clock: Any) -> None:

@@ -27,6 +27,9 @@ redis.call('ZREM', base .. 'reason:' .. r[4], id)
 redis.call('ZREM', base .. 'state:' .. r[12], id)
 redis.call('ZREM', base .. 'group:' .. r[5], id)
 redis.call('ZREM', base .. 'keys', r[6] .. '\0' .. id)
+local of_task = base .. 'group-of:' .. r[2] .. '\0' .. r[5]
+redis.call('ZREM', of_task, id)
+if redis.call('EXISTS', of_task) == 0 then redis.call('ZREM', base .. 'groups-of:' .. r[2], r[5]) end
 if redis.call('EXISTS', base .. 'group:' .. r[5]) == 0 then
   redis.call('DEL', base .. 'fault:' .. r[5])
   redis.call('ZREM', base .. 'groups', r[5])

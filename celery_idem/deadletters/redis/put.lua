@@ -29,6 +29,11 @@ if old[7] then  -- out of the places where it was
   redis.call('ZREM', base .. 'reason:' .. old[4], id)
   redis.call('ZREM', base .. 'state:' .. old[10], id)
   redis.call('ZREM', base .. 'group:' .. old[5], id)
+  local of_task = base .. 'group-of:' .. old[2] .. '\0' .. old[5]
+  redis.call('ZREM', of_task, id)
+  if redis.call('EXISTS', of_task) == 0 then
+    redis.call('ZREM', base .. 'groups-of:' .. old[2], old[5])
+  end
   redis.call('ZREM', base .. 'keys', old[6] .. '\0' .. id)
   if old[5] ~= ARGV[7] and redis.call('EXISTS', base .. 'group:' .. old[5]) == 0 then
     redis.call('DEL', base .. 'fault:' .. old[5])
@@ -76,4 +81,6 @@ redis.call('ZADD', base .. 'group:' .. ARGV[7], position, id)
 if ARGV[8] ~= '' then redis.call('ZADD', base .. 'keys', 0, ARGV[8] .. '\0' .. id) end
 redis.call('HSET', base .. 'fault:' .. ARGV[7], 'type', ARGV[9], 'place', ARGV[10])
 redis.call('ZADD', base .. 'groups', position, ARGV[7])
+redis.call('ZADD', base .. 'group-of:' .. ARGV[4] .. '\0' .. ARGV[7], position, id)
+redis.call('ZADD', base .. 'groups-of:' .. ARGV[4], position, ARGV[7])
 return position

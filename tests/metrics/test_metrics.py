@@ -296,3 +296,34 @@ def test_names_are_the_fields_own() -> None:
         assert re.fullmatch(r"celery_idem_[a-z_]+", metric.name)
         assert not metric.name.endswith("_total")
         assert metric.help.endswith(".")
+
+
+def test_the_three_answers_to_a_conflict_are_three_numbers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """C44: each is seen, and none is a success."""
+    idem = json.dumps({"metrics": {"port": 0}, "lease_s": 3})
+    with open_stage(tmp_path_factory, "tests.apps.idem", TEST_IDEM=idem) as stage:
+        worker, tasks, gate = stage.start_worker(concurrency=4), stage.tasks, stage.gate("held")
+        for task in (tasks.gated, tasks.gated_skip, tasks.gated_raise):
+            task.delay("c", str(gate))
+        for key in ("gated:gated:c", "gated_skip:gs:c", "gated_raise:gr:c"):
+            wait_until(lambda key=key: stage.record(f"idem.{key}"), DEADLINE_S, "a holder")
+        for task in (tasks.gated_skip, tasks.gated_raise, tasks.gated):
+            task.delay("c", str(gate))
+
+        seen = wait_for(
+            worker,
+            {
+                ("celery_idem_conflicts_total", ("skip", "idem.gated_skip")): 1,
+                ("celery_idem_conflicts_total", ("raise", "idem.gated_raise")): 1,
+                ("celery_idem_claims_total", ("idem.gated",)): 1,
+            },
+        )
+        assert ("celery_idem_duplicates_total", ("idem.gated_skip",)) not in seen
+        wait_until(
+            lambda: scrape(worker).get(("celery_idem_conflicts_total", ("wait", "idem.gated"))),
+            DEADLINE_S,
+            "the third",
+        )
+        gate.touch()

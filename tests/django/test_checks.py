@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,3 +155,13 @@ def test_a_missing_table_does_not_keep_migrate_from_making_it(
     call_command("migrate", "celery_idem", skip_checks=False, verbosity=0)
 
     assert checks.check_tables(databases=["default"]) == []
+
+
+def test_every_check_is_in_the_guide() -> None:
+    """The table of ids in the module's docstring, and the one for users."""
+    guide = (Path(checks.__file__).parents[2] / "docs" / "django.md").read_text()
+
+    ids_in_code = set(re.findall(r"celery_idem\.[EW]\d+", Path(checks.__file__).read_text()))
+
+    assert ids_in_code
+    assert {i for i in ids_in_code if f"`{i}`" not in guide} == set()

@@ -12,13 +12,15 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.support.effects import ENV as EFFECTS_ENV
 from tests.support.effects import Effects
 from tests.support.rabbitmq import RabbitBroker
 from tests.support.servers import RedisServer
 from tests.support.workers import Worker
+
+S = TypeVar("S", bound="Stage")
 
 APP = "tests.transport.app"
 BROKERS = ("stock", "streams", "rabbitmq")
@@ -56,7 +58,7 @@ class Stage:
         self.server = RedisServer(directory / "redis", durable=False)
         self.rabbit = RabbitBroker() if broker == "rabbitmq" else None
 
-    def __enter__(self) -> Stage:
+    def __enter__(self: S) -> S:
         self.server.start()
         os.environ[EFFECTS_ENV] = str(self.effects.path)
         os.environ["TEST_BROKER"] = self.url

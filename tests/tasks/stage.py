@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections.abc import Iterator
@@ -85,4 +86,6 @@ def open_stage(
         try:
             yield stage
         finally:
+            # Celery 5.5 asks the server when a result is collected, for minutes when it is gone
+            gc.collect()
             stage.close()

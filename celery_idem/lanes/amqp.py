@@ -90,8 +90,11 @@ class AmqpFetch:
 
     # -- what WorkerLanes asks
 
-    def queue_of_tag(self, tag: str) -> str | None:
-        """The queue that this consumer tag reads; tags of cancelled consumers are remembered."""
+    def queue_of(self, request: Any) -> str | None:
+        """The queue whose consumer this request came by; cancelled consumers are remembered."""
+        tag = (request.delivery_info or {}).get("consumer_tag")
+        if tag is None:
+            return None
         queue = self._queue_of_tag.get(tag)
         if queue is None:
             self._learn_tags()

@@ -8,7 +8,7 @@ import logging
 import random
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 from celery import bootsteps, signals
@@ -60,13 +60,14 @@ class WorkerLanes:
         self.run_time_s: float | None = None  #: of a job, on average of the recent ones
         self._lane_of: dict[str, str] = {}
         self._running: dict[int, Running] = {}
+        self._incoming: Any = None  # received, and not yet known to be delayed
         self._parked: dict[str, weakref.WeakSet[Any]] = {}
         limit = consumer.app.conf.get("worker_eta_task_limit")
         self.parked_max = PARKED_MAX if limit is None else max(int(limit), 1)
         self._ages = isinstance(order, DeadlineOrder)
-        self._arrived = 0  # and not submitted: what is parked, or was settled without running
+        self._put_aside = 0  # what is parked, or was settled without running
         self._pumping = False
-        self._room: set[str] = set()
+        self._room: Set[str] = frozenset()
         self._room_at = -1  # version of the line
         self._hand_on: Callable[[Any], Any] = consumer.on_task_request
         consumer.on_task_request = self.submit
@@ -109,25 +110,36 @@ class WorkerLanes:
 
     # -- from the broker to the line
 
-    def received(self, request: Any, queue: str | None) -> None:
+    def received(self, request: Any) -> None:
         """A message has come: note its lane, before Celery delays it or limits its rate."""
+        if self._incoming is not None:
+            self._park()
+        queue = self.fetch.queue_of(request) if self.fetch is not None else None
         if queue is None:
             queue = (request.delivery_info or {}).get("routing_key") or "celery"
         lane = self._lane_of.get(queue) or self.lane_of_queue(queue)
         setattr(request, _LANE, lane)
+        self._incoming = request
         if self.fetches and self._ages:
             self.line.order.head(lane, _sent_s(request))
-        self._arrived += 1
-        self._parked.setdefault(lane, weakref.WeakSet()).add(request)
-        self.line.version += 1  # one parked message more
-        if isinstance(self.fetch, AmqpFetch):
+        if self.fetch is not None:
             self.fetch.received(lane)
+
+    def _park(self) -> None:
+        """What was received last did not come on at once: it is delayed, or limited in rate."""
+        request, self._incoming = self._incoming, None
+        self._parked.setdefault(getattr(request, _LANE), weakref.WeakSet()).add(request)
+        self._put_aside += 1
+        self.line.version += 1
 
     def submit(self, request: Any) -> None:
         """In place of ``Consumer.on_task_request``: the request may run, by the order."""
         lane = getattr(request, _LANE, None) or self.lane_of_queue("celery")
-        self._parked.get(lane, set()).discard(request)
-        self._arrived -= 1
+        if request is self._incoming:
+            self._incoming = None
+        else:
+            self._parked.get(lane, set()).discard(request)
+            self._put_aside -= 1
         self.line.add(lane, request)
         self.pump()
 
@@ -135,12 +147,14 @@ class WorkerLanes:
         """Messages of the lane that are here but delayed or limited in rate."""
         return len(self._parked.get(lane, ()))
 
-    def room(self) -> set[str]:
+    def room(self) -> Set[str]:
         """Lanes whose next message could start at once, and that hold few delayed ones."""
+        if self._incoming is not None:
+            self._park()
         if self._room_at != self.line.version:
             self._room = self.line.fetchable()
             limit = self.parked_max
-            if self._arrived >= limit:  # else no lane can hold so many
+            if self._put_aside >= limit:  # else no lane can hold so many
                 self._room = {it for it in self._room if self.parked(it) < limit}
             self._room_at = self.line.version
         return self._room
@@ -153,8 +167,7 @@ class WorkerLanes:
             return
         self._pumping = True
         try:
-            self.line.slots = self.slots
-            while (chosen := self._next()) is not None:
+            while self.line.count and (chosen := self._next()) is not None:
                 self._start(*chosen)
                 if self.fetch is not None and not self.fetch.may_pump():
                     break
@@ -172,7 +185,7 @@ class WorkerLanes:
         return self.line.next(time.time())
 
     def _start(self, lane: str, request: Any) -> None:
-        entry = Running(request, lane, time.monotonic())
+        entry = Running(request, lane)
         self._running[id(request)] = entry
         self.tally.started(lane)
         try:
@@ -182,7 +195,7 @@ class WorkerLanes:
             raise
         if accepted is not False and not entry.applied:
             self._end(entry, ran=False)  # revoked: Celery has settled it without running it
-        if isinstance(self.fetch, AmqpFetch):
+        if self.fetch is not None:
             self.fetch.started()
 
     def applying(self, request: Any) -> Running | None:
@@ -203,7 +216,7 @@ class WorkerLanes:
         run_time_s = time.monotonic() - entry.started_s if ran else 0.0
         self.line.finished(entry.lane, run_time_s)
         self.tally.ended(entry.lane, run_time_s)
-        if isinstance(self.fetch, AmqpFetch):
+        if self.fetch is not None:
             self.fetch.note_room()
         if ran:
             known = run_time_s if self.run_time_s is None else self.run_time_s
@@ -211,7 +224,8 @@ class WorkerLanes:
         return True
 
     def sweep(self) -> None:
-        """Forget what was revoked while it waited for a process, and look at the line again."""
+        """Forget what was revoked while it waited for a process, follow the pool's size, and look
+        at the line again."""
         for entry in list(self._running.values()):
             if not entry.applied and entry.request not in state.reserved_requests:
                 self._end(entry, ran=False)
@@ -288,6 +302,7 @@ class LaneStep(bootsteps.StartStopStep):
         if lanes is None:
             return
         lanes.forget_waiting()
+        lanes.line.slots = lanes.slots
         driver = consumer.connection.transport.driver_type
         if driver == "redis":
             lanes.fetch = RedisFetch(consumer.task_consumer.channel, consumer.hub)
@@ -321,18 +336,9 @@ def _check_reserves(lanes: WorkerLanes) -> None:
 
 def _receiver(lanes: WorkerLanes) -> Callable[..., None]:
     def on_received(request: Any = None, **_: Any) -> None:
-        lanes.received(request, _queue_of(lanes, request))
+        lanes.received(request)
 
     return on_received
-
-
-def _queue_of(lanes: WorkerLanes, request: Any) -> str | None:
-    if isinstance(lanes.fetch, RedisFetch):
-        return lanes.fetch.last_queue
-    tag = (request.delivery_info or {}).get("consumer_tag")
-    if isinstance(lanes.fetch, AmqpFetch) and tag is not None:
-        return lanes.fetch.queue_of_tag(tag)
-    return None
 
 
 def use_strategy(app: Any, lanes: WorkerLanes) -> None:

@@ -17,8 +17,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any, Protocol
+
+from kombu.transport import redis as kombu_redis
 
 from celery_idem.core.line import Line
 from celery_idem.core.order import DeadlineOrder
@@ -32,6 +34,10 @@ RESTRICTED_WAIT_S = 1
 STOCK_WAIT_S = 1
 
 
+#: Different offers whose bytes are kept: every order of five lanes, with and without a reserve.
+MOST_PACKED = 256
+
+
 class Worker(Protocol):
     """What the order needs to know of the worker that it serves."""
 
@@ -40,7 +46,7 @@ class Worker(Protocol):
     def lane_of_queue(self, queue: str) -> str:
         """The lane that this queue belongs to; a queue that is no lane becomes one of its own."""
 
-    def room(self) -> set[str]:
+    def room(self) -> Set[str]:
         """Lanes that may have one more message here."""
 
 
@@ -60,18 +66,27 @@ class LaneCycle:
 
     def consume(self, n: int) -> list[str]:
         """At most ``n`` queues, the one to take from first in front."""
+        return [self._queue_of[lane] for lane in self.offer()[:n]]
+
+    def offer(self) -> list[str]:
+        """Lanes to take from, the first in front."""
         lanes = self.lanes()
         order = self._worker.line.order.preference(time.time())
-        self.offered = [lane for lane in order if lane in lanes][:n]
-        return [self._queue_of[lane] for lane in self.offered]
+        self.offered = order if len(order) == len(lanes) else [it for it in order if it in lanes]
+        return self.offered
 
-    def lanes(self) -> set[str]:
+    def lanes(self) -> Set[str]:
         """Lanes of the consumed queues that may have a message now."""
         return self._worker.room() & self._queue_of.keys()
 
     def has_lanes(self) -> bool:
         """Whether there is any of them."""
         return not self._worker.room().isdisjoint(self._queue_of)
+
+    @property
+    def restricted(self) -> bool:
+        """Whether a reserve or a pause may keep a lane from being offered."""
+        return self._worker.line.restricted
 
     def promises_ms(self, queues: Iterable[str]) -> list[int] | None:
         """Each queue's promise, for a broker that looks at its oldest messages itself.
@@ -89,9 +104,12 @@ class LaneCycle:
         self.last_queue = last_used
         self.answered = True
         taken = self._worker.lane_of_queue(last_used)
-        line = self._worker.line
+        line, offered = self._worker.line, self.offered
+        if len(offered) == len(line.lanes) and offered[0] == taken:
+            line.order.took(taken)
+            return last_used
         # those offered after it may have had something; nobody knows
-        behind = self.offered[self.offered.index(taken) :] if taken in self.offered else [taken]
+        behind = offered[offered.index(taken) :] if taken in offered else [taken]
         line.order.took(taken, [it.name for it in line.lanes if it.name not in behind])
         return last_used
 
@@ -107,19 +125,31 @@ class RedisFetch:
         self._steps = list(channel.priority_steps)
         # a transport option since kombu 5.6
         self._wait_s: float = getattr(channel, "brpop_timeout", STOCK_WAIT_S)
+        # another transport on top of kombu's takes its messages in a way of its own
+        stock: Any = kombu_redis.Channel
+        self._direct = type(channel)._brpop_start is stock._brpop_start
         self._keys: dict[str, list[str]] = {}
+        self._packed: dict[tuple[Any, ...], Any] = {}
         self._client_id: tuple[int, int | None] = (0, None)  # of which socket, and the id
         channel._brpop_start = self.brpop_start
         channel.qos.can_consume = self.can_consume
 
-    @property
-    def last_queue(self) -> str | None:
-        """The queue that the latest message came from."""
+    def queue_of(self, request: Any) -> str | None:
+        """The queue that this request, the latest, came from."""
         return self._cycle.last_queue
 
     def may_pump(self) -> bool:
         """Always: what is fetched was chosen already."""
         return True
+
+    def received(self, lane: str) -> None:
+        """Nothing is held here that could grow."""
+
+    def started(self) -> None:
+        """The next message is asked for when the event loop comes round."""
+
+    def note_room(self) -> None:
+        """It shows when the event loop asks."""
 
     def sweep(self) -> None:
         """Nothing is held here that could grow old."""
@@ -130,12 +160,43 @@ class RedisFetch:
 
     def brpop_start(self, timeout: float | None = None) -> None:
         """kombu's, with the keys in our order: lane by lane, and in a lane by priority."""
-        channel = self._channel
         self._learn_client_id()
         wait_s = self._wait_s if timeout is None else timeout
-        if self._is_restricted():
+        if self._cycle.restricted:
             wait_s = min(wait_s or RESTRICTED_WAIT_S, RESTRICTED_WAIT_S)
         self._cycle.answered = False
+        if self._direct:
+            self._ask(wait_s)
+        else:
+            self._ask_by_channel(wait_s)
+
+    def _ask(self, wait_s: float) -> None:
+        """What kombu 5.5 to 5.7 do in ``Channel._brpop_start``, with bytes that are made once."""
+        offered = self._cycle.offer()
+        if not offered:
+            return
+        channel = self._channel
+        connection = channel.client.connection
+        key = (wait_s, *offered)
+        packed = self._packed.get(key)
+        if packed is None:
+            if len(self._packed) >= MOST_PACKED:
+                self._packed.clear()
+            packed = self._packed[key] = connection.pack_command(*self._command(offered, wait_s))
+        channel._in_poll = connection
+        channel._brpop_sent_at = time.monotonic()
+        connection.send_packed_command(packed)
+
+    def _command(self, offered: list[str], wait_s: float) -> list[Any]:
+        channel, queue_of = self._channel, self._cycle._queue_of
+        keys = [key for lane in offered for key in self._keys_of(queue_of[lane])]
+        command = ["BRPOP", *keys, wait_s or 0]
+        if channel.global_keyprefix:
+            command = channel.client._prefix_args(command)
+        return command
+
+    def _ask_by_channel(self, wait_s: float) -> None:
+        channel = self._channel
         steps = channel.priority_steps
         cycle, channel._queue_cycle = channel._queue_cycle, self
         channel.priority_steps = [0]
@@ -146,7 +207,7 @@ class RedisFetch:
             channel._queue_cycle = cycle
 
     def consume(self, n: int) -> list[str]:
-        """In place of the cycle's while a BRPOP is made: whole keys, every priority of a lane
+        """In place of the cycle's while a channel asks: whole keys, every priority of a lane
         before the next lane."""
         return [key for queue in self._cycle.consume(n) for key in self._keys_of(queue)]
 
@@ -157,11 +218,11 @@ class RedisFetch:
     def _keys_of(self, queue: str) -> list[str]:
         keys = self._keys.get(queue)
         if keys is None:
-            # _q_for_pri rounds down to the channel's steps, which are [0] while a BRPOP is made
+            # _q_for_pri rounds down to the channel's steps, which are [0] while it asks
             channel = self._channel
-            channel.priority_steps = self._steps
+            before, channel.priority_steps = channel.priority_steps, self._steps
             keys = self._keys[queue] = [channel._q_for_pri(queue, it) for it in self._steps]
-            channel.priority_steps = [0]
+            channel.priority_steps = before
         return keys
 
     def offer_again(self) -> None:
@@ -187,10 +248,6 @@ class RedisFetch:
             return  # no right to CLIENT ID: it ends by its timeout
         with contextlib.suppress(Exception), channel.conn_or_acquire() as client:
             client.client_unblock(client_id)
-
-    def _is_restricted(self) -> bool:
-        line = self._cycle._worker.line
-        return bool(line.paused) or any(lane.reserve for lane in line.lanes)
 
     def _learn_client_id(self) -> None:
         connection = self._channel.client.connection

@@ -6,21 +6,72 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from celery_idem.lanes.consumer import WorkerLanes
 
 
-@dataclass(slots=True)
+Callback = Callable[..., Any] | None
+
+
+def _nobody(entry: Running) -> None:
+    """Told of ends before the pool has the request."""
+
+
+@dataclass(slots=True, eq=False)
 class Running:
-    """One request that was handed to the pool."""
+    """One request that was handed to the pool, and its callbacks there."""
 
     request: Any
     lane: str
-    started_s: float
+    started_s: float = field(default_factory=time.monotonic)
     applied: bool = False  # the pool has it; before that, Celery may still drop it as revoked
+    _ended: Callable[[Running], None] = _nobody
+    _accept: Callback = None
+    _callback: Callback = None
+    _error: Callback = None
+    _timeout: Callback = None
+
+    def watch(self, options: dict[str, Any], ended: Callable[[Running], None]) -> None:
+        """Put itself between the pool and the request's callbacks; ``ended`` is told last."""
+        self._ended = ended
+        self._accept = options.get("accept_callback")
+        self._callback = options.get("callback")
+        self._error = options.get("error_callback")
+        self._timeout = options.get("timeout_callback")
+        options["accept_callback"] = self.on_accepted
+        options["callback"] = self.on_success
+        options["error_callback"] = self.on_failure
+        options["timeout_callback"] = self.on_timeout
+
+    def on_accepted(self, *args: Any, **kwargs: Any) -> Any:
+        """A process has begun with it."""
+        self.started_s = time.monotonic()
+        return self._accept(*args, **kwargs) if self._accept else None
+
+    def on_success(self, *args: Any, **kwargs: Any) -> Any:
+        """The process has reported how it went, whether well or not."""
+        try:
+            return self._callback(*args, **kwargs) if self._callback else None
+        finally:
+            self._ended(self)
+
+    def on_failure(self, *args: Any, **kwargs: Any) -> Any:
+        """It could not be run to its end: a lost process, a message that can't be pickled."""
+        try:
+            return self._error(*args, **kwargs) if self._error else None
+        finally:
+            self._ended(self)
+
+    def on_timeout(self, soft: bool, *args: Any, **kwargs: Any) -> Any:
+        """A time limit: after a soft one it is still there."""
+        try:
+            return self._timeout(soft, *args, **kwargs) if self._timeout else None
+        finally:
+            if not soft:
+                self._ended(self)
 
 
 class HubWaker:
@@ -91,41 +142,26 @@ def watch_pool(consumer: Any, lanes: WorkerLanes, waker: HubWaker | None) -> Non
     """Tell the lanes of every request that the pool takes and ends."""
     pool, hub = consumer.pool, consumer.hub
     apply_async = pool.apply_async
-    threads = is_threaded(pool)
 
-    def ended(entry: Running) -> None:
-        if getattr(pool, "is_green", False):
-            # its greenlet still counts in the pool: starting the next from here would block it
-            consumer.timer.call_after(0, lanes.ended, (entry,))
-        elif threads and hub is not None:
-            hub.call_soon(lanes.ended, entry)
-            if waker is not None:
-                waker.wake()
-        else:
-            lanes.ended(entry)
+    def in_green(entry: Running) -> None:
+        # its greenlet still counts in the pool: starting the next from here would block it
+        consumer.timer.call_after(0, lanes.ended, (entry,))
+
+    def in_thread(entry: Running) -> None:
+        hub.call_soon(lanes.ended, entry)
+        if waker is not None:
+            waker.wake()
+
+    ended = lanes.ended
+    if getattr(pool, "is_green", False):
+        ended = in_green
+    elif is_threaded(pool) and hub is not None:
+        ended = in_thread
 
     def watched(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         entry = lanes.applying(getattr(options.get("callback"), "__self__", None))
         if entry is not None:
-            for name in ("callback", "error_callback", "timeout_callback", "accept_callback"):
-                options[name] = _noting(name, options.get(name), entry, ended)
+            entry.watch(options, ended)
         return apply_async(target, args or (), kwargs or {}, **options)
 
     pool.apply_async = watched
-
-
-def _noting(
-    name: str, callback: Any, entry: Running, ended: Callable[[Running], None]
-) -> Callable[..., Any]:
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        if name == "accept_callback":
-            entry.started_s = time.monotonic()
-            return callback(*args, **kwargs) if callback else None
-        soft = name == "timeout_callback" and bool(args and args[0])
-        try:
-            return callback(*args, **kwargs) if callback else None
-        finally:
-            if not soft:
-                ended(entry)
-
-    return noted

@@ -70,6 +70,8 @@ class Binding:
                 **(conf.result_backend_transport_options or {}),
                 **(conf.broker_transport_options or {}),
             },
+            broker_ssl=conf.broker_use_ssl,
+            backend_ssl=conf.redis_backend_use_ssl,
             eager=bool(conf.task_always_eager),
             django=_django_has_us(),
         )

@@ -144,13 +144,11 @@ def open_letters(around: Surroundings, settings: LetterSettings, patience_s: flo
     if name == "memory":
         return _memory.setdefault(around.settings.prefix, MemoryLetterStore())
     if is_redis_url(name):
-        options = {
-            option: around.transport_options[option]
-            for option in ("master_name", "sentinel_kwargs")
-            if option in around.transport_options
-        }
         return RedisLetterStore.from_url(
-            name, prefix=around.settings.prefix, patience_s=patience_s, **options
+            name,
+            prefix=around.settings.prefix,
+            patience_s=patience_s,
+            **around.redis_options(name),
         )
     if name in NAMED:
         module, _, function = NAMED[name].partition(":")

@@ -6,11 +6,13 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from celery_idem.core.errors import ConfigError
 from celery_idem.core.settings import Settings
 from celery_idem.stores.base import Store
 from celery_idem.stores.memory import MemoryStore
+from celery_idem.stores.redis import tls
 from celery_idem.stores.redis.connection import is_redis_url
 from celery_idem.stores.redis.store import RedisStore
 
@@ -23,8 +25,26 @@ class Surroundings:
     broker_url: str | None = None
     backend_url: str | None = None
     transport_options: Mapping[str, Any] = field(default_factory=dict)
+    broker_ssl: Any = None  #: ``broker_use_ssl``
+    backend_ssl: Any = None  #: ``redis_backend_use_ssl``
     eager: bool = False  #: ``task_always_eager``
     django: bool = False  #: ``celery_idem.django`` is installed
+
+    def redis_options(self, url: str) -> dict[str, Any]:
+        """What the app has set for connections to this server: Sentinel's master, and TLS where
+        it is the broker's or the backend's own server."""
+        options = {
+            name: self.transport_options[name]
+            for name in ("master_name", "sentinel_kwargs")
+            if name in self.transport_options
+        }
+        for own, use_ssl in (
+            (self.broker_url, self.broker_ssl),
+            (self.backend_url, self.backend_ssl),
+        ):
+            if own and urlsplit(own).netloc == urlsplit(url).netloc and use_ssl:
+                return {**options, **tls.options_of(use_ssl)}
+        return options
 
 
 #: name → "module:function" of a factory ``(Surroundings, patience_s) -> Store``; looked up by name,
@@ -77,18 +97,13 @@ def redis_url(around: Surroundings) -> str | None:
 
 
 def redis_store(url: str, around: Surroundings, patience_s: float) -> RedisStore:
-    """A Redis store at the URL, with the options that the app's transport has for Sentinel."""
-    options = {
-        name: around.transport_options[name]
-        for name in ("master_name", "sentinel_kwargs")
-        if name in around.transport_options
-    }
+    """A Redis store at the URL, with the options that the app has for this server."""
     return RedisStore.from_url(
         url,
         prefix=around.settings.prefix,
         hash_keys=around.settings.hash_keys,
         patience_s=patience_s,
-        **options,
+        **around.redis_options(url),
     )
 
 

@@ -247,17 +247,12 @@ def open_store(around: choose.Surroundings, patience_s: float) -> TieredStore:
             'idem: store "tiered" is Redis before the database, and neither the broker nor the '
             'result backend is a Redis server; use "django"'
         )
-    options = {
-        name: around.transport_options[name]
-        for name in ("master_name", "sentinel_kwargs")
-        if name in around.transport_options
-    }
     client = client_from_url(
         url,
         socket_timeout=CACHE_TIMEOUT_S,
         socket_connect_timeout=CACHE_TIMEOUT_S,
         retry=Retry(NoBackoff(), 1),
-        **options,
+        **around.redis_options(url),
     )
     settings = around.settings
     truth: Any = choose.named_store("django", around, patience_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Coroutine
@@ -52,12 +53,14 @@ class FaultProxy:
     """Listens on a free port of loopback and passes everything on to ``target``.
 
     ``set`` replaces the faults (open connections feel them too), ``heal`` takes them away,
-    ``reset_all`` sends RST on every open connection. Runs in its own thread; use as a
+    ``reset_all`` sends RST on every open connection. With ``tls`` its own side speaks TLS, whatever
+    the target does. Runs in its own thread; use as a
     context manager, or ``start`` and ``close``.
     """
 
-    def __init__(self, target: tuple[str, int]) -> None:
+    def __init__(self, target: tuple[str, int], *, tls: ssl.SSLContext | None = None) -> None:
         self.target = target
+        self._tls = tls
         self.port = 0
         self.faults = HEALTHY
         self._pairs: set[_Pair] = set()
@@ -69,7 +72,7 @@ class FaultProxy:
 
     def start(self) -> FaultProxy:
         self._thread.start()
-        self._server = self._call(asyncio.start_server(self._serve, LOOPBACK, 0))
+        self._server = self._call(asyncio.start_server(self._serve, LOOPBACK, 0, ssl=self._tls))
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self
 

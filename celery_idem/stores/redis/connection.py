@@ -10,6 +10,7 @@ import redis
 from redis.sentinel import Sentinel
 
 from celery_idem.core.errors import ConfigError
+from celery_idem.stores.redis import tls
 
 #: Seconds after which a silent server counts as gone (half-open connections).
 SOCKET_TIMEOUT_S = 5.0
@@ -29,9 +30,11 @@ def client_from_url(url: str, **options: Any) -> redis.Redis:
     """A client for the URL; nothing is connected before the first command.
 
     ``options`` are redis-py's, plus those of Celery's transports: ``master_name`` and
-    ``sentinel_kwargs`` for Sentinel, ``virtual_host`` in a socket URL's query. Replies are bytes.
+    ``sentinel_kwargs`` for Sentinel, ``virtual_host`` in a socket URL's query, ``ssl_cert_reqs``
+    by Celery's names (``CERT_NONE``) or redis-py's (``none``). Replies are bytes.
 
-    Raises :class:`ConfigError` for a scheme that is not Redis, or Sentinel without a master name.
+    Raises :class:`ConfigError` for a scheme that is not Redis, Sentinel without a master name, or
+    an unknown ``ssl_cert_reqs``.
     """
     scheme = urlsplit(url.split(";")[0]).scheme
     if scheme not in _SCHEMES:
@@ -52,8 +55,9 @@ def client_from_url(url: str, **options: Any) -> redis.Redis:
     options.pop("sentinel_kwargs", None)
     if scheme.endswith("+socket") or scheme == "unix":
         options.pop("socket_keepalive")
+        options = {name: value for name, value in options.items() if not name.startswith("ssl")}
         return redis.Redis.from_url(_socket_url(url), **options)
-    return redis.Redis.from_url(url, **options)
+    return redis.Redis.from_url(tls.plain_query(url), **tls.for_url(url, options))
 
 
 def _socket_url(url: str) -> str:

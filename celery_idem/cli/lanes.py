@@ -311,7 +311,7 @@ def draw_waits(results: Sequence[Result], path: str) -> None:
         from matplotlib import pyplot
     except ImportError:
         raise click.ClickException(
-            "--picture needs matplotlib: pip install 'celery-idem[bench]'"
+            "--picture needs matplotlib: pip install 'celery-idem[pictures]'"
         ) from None
     fleets = list(dict.fromkeys(result.fleet for result in results))
     figure, axes = pyplot.subplots(

@@ -11,7 +11,8 @@ import pytest
 from tests.doctor.absent import stand_ins
 
 IMPORTS = """
-import requests, httpx, stripe, smtplib, redis, uuid, time, random, datetime, hashlib
+import http.client, urllib.request, requests, httpx, stripe, smtplib, redis
+import uuid, time, random, datetime, hashlib
 from django.core.mail import send_mail, EmailMessage
 from django.core.cache import cache
 from django.db.models import F

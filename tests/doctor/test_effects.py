@@ -19,6 +19,8 @@ pytestmark = pytest.mark.usefixtures("packages")
         "httpx.patch('https://x/orders')",
         "with httpx.Client() as client:\n    client.post('https://x/orders')",
         "client = httpx.Client(timeout=5)\nclient.post('https://x/orders')",
+        "http.client.HTTPConnection('x').request('POST', '/orders')",
+        "urllib.request.urlopen('https://x/orders', data=b'1')",
         "send_mail('s', 'b', None, ['to'])",
         "EmailMessage('s').send()",
         "message = EmailMessage('s')\nmessage.send()",
@@ -41,6 +43,7 @@ def test_an_effect_of_a_late_ack_task_without_a_key_is_found(body, effect):
     [
         "requests.get('https://x/orders')",
         "requests.put('https://x/orders/1', json={})",
+        "urllib.request.urlopen('https://x/orders')",
         "requests.delete('https://x/orders/1')",
         "requests.request('GET', 'https://x/orders')",
         "requests.post('https://x/oauth/token')",

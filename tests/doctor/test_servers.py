@@ -162,14 +162,19 @@ def test_another_app_on_the_database_with_a_shorter_timeout_is_found_c04(
     assert hasty.found("IDEM042", servers=True) == []
 
 
-def test_with_the_keeper_another_apps_timeout_is_no_finding_c04(project, redis_url, start_worker):
-    hasty = project(
-        "app.conf.broker_transport_options = {'visibility_timeout': 3}\n" + PLAIN, broker=redis_url
-    )
-    kept = project(TASK, broker=redis_url)
-    start_worker(hasty.worker_app, queues=["b"], env=hasty.env)
+@pytest.mark.parametrize(("own", "found"), [(3600, []), (3, [Severity.WARNING])])
+def test_with_the_keeper_others_take_nothing_but_may_lose_to_us_c04(
+    project, redis_url, start_worker, own, found
+):
+    others = "app.conf.broker_transport_options = {'visibility_timeout': 60}\n"
+    theirs = project(others + "@app.task(name='theirs')\ndef job(): ...\n", broker=redis_url)
+    ours = f"app.conf.broker_transport_options = {{'visibility_timeout': {own}}}\n"
+    kept = project(ours + TASK, broker=redis_url)
+    start_worker(theirs.worker_app, queues=["b"], env=theirs.env)
 
-    assert kept.found("IDEM042", servers=True) == []
+    levels = [it.severity for it in kept.report("IDEM042", servers=True).found]
+
+    assert levels == found
 
 
 LANES = "app.conf.idem = {'lanes': {'critical': 10, 'normal': 5, 'low': 1}}\n"

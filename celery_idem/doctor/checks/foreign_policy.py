@@ -5,7 +5,8 @@ kombu's workers put back everybody's unacked messages by their own setting, whoe
 they run.
 
 The check asks the workers that are there now. With the visibility keeper your messages can't be
-taken by others, so it finds nothing then; an app of plain tasks has no keeper.
+taken by others; yours still take theirs, where this app's timeout is the shorter one. An app of
+plain tasks has no keeper.
 
 **Mend it:** a database or a `global_keyprefix` for each app, or the same timeout in all of them,
 or the keeper (`install_visibility(app)`).
@@ -16,29 +17,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_idem.doctor.finding import Check, Finding, Severity
+from celery_idem.doctor.fleet import Worker
 from celery_idem.doctor.project import Project
 
 
 def look(project: Project) -> Iterator[Finding]:
     own_s = project.visibility_timeout_s
-    if project.broker != "redis" or project.kept or own_s is None:
+    if project.broker != "redis" or own_s is None:
         return
     for worker in project.servers.fleet.workers:
-        theirs_s = worker.visibility_timeout_s
-        if theirs_s == own_s:
-            continue
-        shorter = theirs_s < own_s
-        what = "puts your messages back" if shorter else "loses its messages to your workers"
-        yield Finding(
-            f"the worker {worker.name} (queues {', '.join(sorted(worker.queues))}) on the same "
-            f"database {what} after {min(theirs_s, own_s):g} s",
-            arithmetic=f"its visibility timeout {theirs_s:g} s, this app's {own_s:g} s: "
-            "the shorter one holds for both",
-            remedy='app.conf.broker_transport_options = {"global_keyprefix": "'
-            f'{project.app.main or "app"}:"}}  # or a database of its own',
-            setting='broker_transport_options["visibility_timeout"]',
-            value=f"{own_s:g}",
-        )
+        if worker.visibility_timeout_s < own_s and not project.kept:
+            yield _finding(project, worker, own_s, "puts your messages back", Severity.ERROR)
+        elif worker.visibility_timeout_s > own_s and not (project.kept and worker.ours):
+            what = "loses its messages to your workers"
+            yield _finding(project, worker, own_s, what, Severity.WARNING)
+
+
+def _finding(
+    project: Project, worker: Worker, own_s: float, what: str, severity: Severity
+) -> Finding:
+    theirs_s = worker.visibility_timeout_s
+    return Finding(
+        f"the worker {worker.name} (queues {', '.join(sorted(worker.queues))}) on the same "
+        f"database {what} after {min(theirs_s, own_s):g} s",
+        arithmetic=f"its visibility timeout {theirs_s:g} s, this app's {own_s:g} s: "
+        "the shorter one holds for both",
+        remedy='app.conf.broker_transport_options = {"global_keyprefix": "'
+        f'{project.app.main or "app"}:"}}  # or a database of its own',
+        setting='broker_transport_options["visibility_timeout"]',
+        value=f"{own_s:g}",
+        severity=severity,
+    )
 
 
 CHECK = Check(

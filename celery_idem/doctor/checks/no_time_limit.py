@@ -5,6 +5,8 @@ and wrong for one that waits for an answer that never comes: nobody else may tak
 and no dead letter is written. A hard time limit ends the process; `max_lease_s` ends the
 renewing.
 
+Time limits work in the prefork pool. In the others (threads, gevent, solo) set `max_lease_s`.
+
 **Mend it:** one line for the whole app is enough, with a number that no healthy run needs.
 """
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from celery_idem.doctor.source.names import Names
 
-_HTTP = ("requests", "httpx", "aiohttp", "urllib3", "niquests", "httplib2")
+_HTTP = ("http", "requests", "httpx", "aiohttp", "urllib3", "niquests", "httplib2")
 _HTTP_METHODS = {"post", "patch"}
 
 #: package → the last names of calls that have an effect
@@ -102,7 +102,8 @@ def effect_of(call: ast.Call, names: Names) -> str:
     root, last = path.split(".")[0].rstrip("()[]"), path.rpartition(".")[2]
     if path in _PATHS or last in _CALLS.get(root, ()):
         return "" if is_keyed(call, names) else _shown(path)
-    if root in _HTTP and _is_post(last, call) and not _only_asks(call, names):
+    posts = (root in _HTTP and _is_post(last, call)) or _urlopen_posts(path, call)
+    if posts and not _only_asks(call, names):
         return "" if is_keyed(call, names) else _shown(path)
     return ""
 
@@ -189,6 +190,13 @@ def _is_post(last: str, call: ast.Call) -> bool:
         return False
     method = call.args[0]
     return isinstance(method, ast.Constant) and str(method.value).lower() in _HTTP_METHODS
+
+
+def _urlopen_posts(path: str, call: ast.Call) -> bool:
+    """``urlopen`` with a body is a POST."""
+    if path != "urllib.request.urlopen":
+        return False
+    return len(call.args) > 1 or any(it.arg == "data" for it in call.keywords)
 
 
 def _only_asks(call: ast.Call, names: Names) -> bool:

@@ -119,6 +119,19 @@ def lines(self: Any, name: str, count: int) -> int:
     return count
 
 
+def large(size: int) -> str:
+    Effects.from_env().bump("large")
+    return "x" * size
+
+
+@app.task(base=IdempotentTask, name="stepped.carries", bind=True, idem_key="carries:{name}")
+def carries(self: Any, name: str, size: int) -> int:
+    """A step with a result of that many characters."""
+    text = self.step("large", large, size)
+    point(f"after-large:{name}")
+    return len(text)
+
+
 @app.task(base=IdempotentTask, name="stepped.pay", bind=True, idem_key="pay:{order_id}",
           autoretry_for=(GatewayDown,), max_retries=5, default_retry_delay=0)  # fmt: skip
 def pay(self: Any, order_id: int) -> str:

@@ -144,6 +144,29 @@ def test_a_batch_of_a_killed_worker_goes_on_when_it_is_back(
     assert [effects.count(f"b:line:{n}") for n in range(50)] == [1] * 50
 
 
+def test_a_thousand_steps_of_a_loop_are_done_once_each(
+    jobs: Any, worker: Any, effects: Effects, plan: Any
+) -> None:
+    plan("b:after-line:700", "kill 1")
+
+    assert jobs.lines.delay("b", 1000).get(timeout=2 * DEADLINE_S) == 1000
+
+    seen = Counter(effects.keys())
+    assert {seen[f"b:line:{n}"] for n in range(1000)} == {1}
+
+
+@pytest.mark.parametrize("size", [1_000, 1_000_000])
+def test_a_large_result_of_a_step_comes_back_after_a_crash(
+    jobs: Any, worker: Any, effects: Effects, plan: Any, size: int
+) -> None:
+    """Above ``max_result_bytes`` (64 KiB) it is kept in the result backend."""
+    plan("after-large:b", "kill 1")
+
+    assert jobs.carries.delay("b", size).get(timeout=DEADLINE_S) == size
+
+    assert effects.count("large") == 1
+
+
 def test_a_memoised_error_is_an_outcome(
     jobs: Any, worker: Any, effects: Effects, plan: Any
 ) -> None:

@@ -123,14 +123,16 @@ class DjangoLetterStore:
     def count(self, wanted: Filter) -> int:
         if wanted.ids:
             return len(self._of_ids(wanted))
-        return self._connections.patiently(lambda c: rows.count(c, *condition(c, wanted)))
+        return self._connections.patiently(
+            lambda c: rows.count(c, *condition(c, wanted, died=False))
+        )
 
     def groups(self, wanted: Filter) -> Sequence[Group]:
         if wanted.ids:
             return grouped(self.walk(wanted))
 
         def run(connection: Any) -> list[Group]:
-            tallies = rows.tally(connection, *condition(connection, wanted))
+            tallies = rows.tally(connection, *condition(connection, wanted, died=False))
             tallies.sort(key=lambda it: (-it[0], it[2]))
             examples = rows.at_positions(connection, [last for _, _, last in tallies])
             # One whose last letter was deleted between the two looks is not told of.

@@ -16,9 +16,16 @@ DIGEST_DIGITS = 20
 Where = tuple[str, list[Any]]
 
 
-def condition(connection: Any, wanted: Filter, low: int = 0, high: int = 0) -> Where:
+def condition(
+    connection: Any, wanted: Filter, low: int = 0, high: int = 0, *, died: bool = True
+) -> Where:
     """The filter's condition without its ids, between two positions (``high`` 0: no end), both
-    included. A letter's position is the microsecond in which it was stored, or a little more."""
+    included.
+
+    A letter's position is the microsecond in which it was stored, or a little more: that bounds
+    the filter's times. An imported letter died before; ``died`` asks for that, too, which no index
+    knows.
+    """
     quote = connection.ops.quote_name
     parts: list[str] = []
     given: list[Any] = []
@@ -43,10 +50,12 @@ def condition(connection: Any, wanted: Filter, low: int = 0, high: int = 0) -> W
             given += its
     if wanted.since_ms:
         low = max(low, wanted.since_ms * 1000)
-        bound("last_died_ms", ">=", wanted.since_ms)
+        if died:
+            bound("last_died_ms", ">=", wanted.since_ms)
     if wanted.until_ms:
         high = min(high or wanted.until_ms * 1000 - 1, wanted.until_ms * 1000 - 1)
-        bound("last_died_ms", "<", wanted.until_ms)
+        if died:
+            bound("last_died_ms", "<", wanted.until_ms)
     if low:
         bound("position", ">=", low)
     if high:

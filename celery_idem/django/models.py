@@ -145,9 +145,10 @@ class DeadLetter(models.Model):
         ordering: ClassVar = ["-position"]
         default_permissions = ("view", "delete")
         permissions: ClassVar = [("replay_deadletter", "Can replay dead letters")]
-        #: one for each filter; each is read from its end, the newest letter first
+        #: one for each filter; each is read from its end, the newest letter first. A task's also
+        #: answers which faults it has.
         indexes: ClassVar = [
-            models.Index(fields=["task", "position"], name="idem_letter_task"),
+            models.Index(fields=["task", "position", "group"], name="idem_letter_task"),
             models.Index(fields=["lane", "position"], name="idem_letter_lane"),
             models.Index(fields=["queue", "position"], name="idem_letter_queue"),
             models.Index(fields=["group", "position"], name="idem_letter_group"),

@@ -154,6 +154,30 @@ def test_a_page_of_every_filter_is_read_from_an_index_in_its_order(
         assert not reads_or_sorts_all(plan), plan
 
 
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [
+        (Filter(), "idem_letter_group"),
+        (Filter(since_ms=1_750_000_050_000), ""),
+        (Filter(task="shop.task3"), "idem_letter_task"),
+        (Filter(task="shop.task3", since_ms=1_750_000_050_000), "idem_letter_task"),
+    ],
+)
+def test_faults_are_counted_in_an_index_alone(filled: str, wanted: Filter, index: str) -> None:
+    connection = connections[filled]
+
+    with Plans(filled) as plans:
+        tallies = rows.tally(connection, *condition(connection, wanted, died=False))
+
+    assert len(tallies) == 4
+    [plan] = plans.explained()
+    if filled == "sqlite" and wanted == Filter(task="shop.task3"):
+        assert not reads_or_sorts_all(plan)  # it takes the groups' order for the better bargain
+        return
+    assert index in plan
+    assert "COVERING" in plan or "Index Only Scan" in plan, plan
+
+
 def test_groups_and_values_are_read_from_an_index_alone(filled: str) -> None:
     connection = connections[filled]
 

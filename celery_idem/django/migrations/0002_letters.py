@@ -69,7 +69,7 @@ class Migration(migrations.Migration):
                 "permissions": [("replay_deadletter", "Can replay dead letters")],
                 "default_permissions": ("view", "delete"),
                 "indexes": [
-                    models.Index(fields=["task", "position"], name="idem_letter_task"),
+                    models.Index(fields=["task", "position", "group"], name="idem_letter_task"),
                     models.Index(fields=["lane", "position"], name="idem_letter_lane"),
                     models.Index(fields=["queue", "position"], name="idem_letter_queue"),
                     models.Index(fields=["group", "position"], name="idem_letter_group"),

@@ -63,9 +63,13 @@ def note(key: str, what: str, fence: int = 0, **fields: Any) -> None:
 
 @contextmanager
 def run(task: Any, key: str) -> Iterator[None]:
-    """Note the start and the end of a body."""
+    """Note the start and the end of a body; what is killed in between has neither end."""
     note(key, "start", task.fence, task_id=task.request.id, release=release)
-    yield
+    try:
+        yield
+    except BaseException:
+        note(key, "raised", task.fence, task_id=task.request.id)
+        raise
     note(key, "end", task.fence, task_id=task.request.id)
 
 

@@ -83,7 +83,7 @@ def _interrupted(lines: Sequence[Line], happening: Happening) -> list[float | No
             continue
         pid, fence = line["pid"], line["fence"]
         ended = any(
-            other["what"] in ("end", "completed")
+            other["what"] in ("end", "raised", "completed")
             and other["pid"] == pid
             and other["fence"] == fence
             for other in lines

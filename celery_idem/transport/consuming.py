@@ -97,6 +97,12 @@ class Consuming(Leasing):
             self._no_ack.discard(queue)
         return super().basic_consume(queue, no_ack, *args, **kwargs)
 
+    @property
+    def active_queues(self) -> list[str]:
+        """Queues that are consumed, in the order of ``-Q`` (kombu before 5.7: in any)."""
+        fanout = self.active_fanout_queues
+        return list(dict.fromkeys(name for name in self._active_queues if name not in fanout))
+
     def _update_queue_cycle(self) -> None:
         super()._update_queue_cycle()
         before, self.lanes = self.lanes, tuple(self.active_queues)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.transport.conftest import APP
 from tests.transport.killing import run
 
@@ -39,13 +40,15 @@ def test_the_same_harness_sees_the_stock_broker_lose_messages(tmp_path):
 
 
 def test_a_message_that_comes_while_a_worker_is_frozen_is_run_by_the_next(
-    load_streams_app, effects, start_worker
+    load_streams_app, effects, start_worker, redis_server
 ):
     """C15: stock's server hands it to the frozen worker's BRPOP, and it is gone."""
     app = load_streams_app()
     frozen = start_worker(f"{APP}:app")
     app.effect.delay("before")
     effects.wait_count("before", 1)
+    with redis_server.client() as client:
+        wait_until(lambda: client.xlen("rs:{celery}:0") == 0, what="the ack")
 
     frozen.stop_tree()
     for number in range(3):

@@ -394,9 +394,7 @@ def _open_transaction() -> str | None:
     """The alias of a Django transaction that is open in this thread; a ``TestCase``'s own, which
     wraps everything, does not count."""
     module = sys.modules.get("django.db")
-    if module is None:
-        return None
-    for connection in module.connections.all(initialized_only=True):
+    for connection in module.connections.all(initialized_only=True) if module else ():
         if any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
             return str(connection.alias)
     return None

@@ -1,7 +1,8 @@
 """What the ledger proves: each promise, and every job that breaks it. Pure; see its tests.
 
-The ledger's lines are those of ``chaos/app.py``: ``start``, ``effect``, ``end`` or ``raised`` of a body, and
-``completed`` when its record was written. Times are monotonic, so no wrong clock touches them.
+The ledger's lines are those of ``chaos/app.py``: ``start``, ``effect``, ``end`` or ``raised`` of a
+body, and ``completed`` when its record was written. Times are monotonic, so no wrong clock touches
+them.
 """
 
 from __future__ import annotations

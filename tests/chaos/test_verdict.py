@@ -182,7 +182,8 @@ def test_recovery_is_from_the_kill_to_the_next_start_of_what_it_cut_short():
         line(1, "pay:1", "start", 1), line(6, "pay:1", "start", 2),
         line(1, "pay:2", "start", 3, worker="worker 1"),
         *once("pay:3", 0, 4),
-        line(2, "ship:1", "start", 5), line(3, "ship:1", "raised", 5), line(9, "ship:1", "start", 6),
+        line(2, "ship:1", "start", 5), line(3, "ship:1", "raised", 5),
+        line(9, "ship:1", "start", 6),
         line(7, "pay:4", "completed", 9),
     ]  # fmt: skip
     kill = happened(Kind.KILL_TREE, 4.5, 5)

@@ -200,13 +200,17 @@ class Line(Generic[T]):
 
     def pause(self, lane: str, why: str = "") -> None:
         """Start nothing more of this lane; what runs goes on. The last reason given is kept."""
-        if lane not in self._waiting:
-            known = ", ".join(self._waiting)
-            raise ConfigError(f"idem: no lane {lane!r} here; known are {known}")
+        self._known(lane)
         self.paused[lane] = why
         self.version += 1
 
     def resume(self, lane: str) -> None:
         """Serve it again. It joins at the current round, and does not catch up."""
+        self._known(lane)
         self.paused.pop(lane, None)
         self.version += 1
+
+    def _known(self, lane: str) -> None:
+        if lane not in self._waiting:
+            known = ", ".join(self._waiting)
+            raise ConfigError(f"idem: no lane {lane!r} here; known are {known}")

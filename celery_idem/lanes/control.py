@@ -3,55 +3,68 @@ settings again, and a worker that starts later does not know of them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from celery.worker.control import control_command, inspect_command
 
 from celery_idem.core.errors import ConfigError
+from celery_idem.core.order import check_weight
+
+if TYPE_CHECKING:
+    from celery_idem.lanes.consumer import WorkerLanes
 
 UNTIL_RESTART = "until this worker restarts; to keep it, change idem['lanes']"
+
+
+def _change(state: Any, change: Callable[[WorkerLanes], str]) -> dict[str, str]:
+    """Make it, act on it at once, and say what is so now; or say what was wrong."""
+    lanes: WorkerLanes | None = getattr(state.consumer, "idem_lanes", None)
+    if lanes is None:
+        return {"error": "this worker serves no lanes: idem['lanes'] is not set"}
+    try:
+        said = change(lanes)
+    except ConfigError as error:
+        return {"error": str(error)}
+    lanes.changed()
+    return {"ok": said}
 
 
 @control_command(
     args=[("lane", str), ("weight", float)],
     signature="<lane> <weight>",
 )
-def lane_weight(state: Any, lane: str, weight: float) -> dict[str, str]:
+def lane_weight(state: Any, lane: str = "", weight: Any = None) -> dict[str, str]:
     """Give a lane another weight, until the worker restarts."""
-    lanes = state.consumer.idem_lanes
-    if lanes is None:
-        return {"error": "this worker serves no lanes: idem['lanes'] is not set"}
-    try:
-        lanes.line.reweigh(lane, float(weight))
-    except (ConfigError, ValueError) as error:
-        return {"error": str(error)}
-    lanes.changed()
-    return {"ok": f"lane {lane!r} has weight {float(weight):g} {UNTIL_RESTART}"}
+
+    def change(lanes: WorkerLanes) -> str:
+        checked = check_weight(lane, weight)
+        lanes.line.reweigh(lane, checked)
+        return f"lane {lane!r} has weight {checked:g} {UNTIL_RESTART}"
+
+    return _change(state, change)
 
 
 @control_command(args=[("lane", str)], signature="<lane>")
-def lane_pause(state: Any, lane: str) -> dict[str, str]:
+def lane_pause(state: Any, lane: str = "") -> dict[str, str]:
     """Start nothing more of a lane, until it is resumed or the worker restarts."""
-    lanes = state.consumer.idem_lanes
-    if lanes is None:
-        return {"error": "this worker serves no lanes: idem['lanes'] is not set"}
-    try:
+
+    def change(lanes: WorkerLanes) -> str:
         lanes.line.pause(lane)
-    except ConfigError as error:
-        return {"error": str(error)}
-    lanes.changed()
-    return {"ok": f"lane {lane!r} is paused {UNTIL_RESTART}"}
+        return f"lane {lane!r} is paused {UNTIL_RESTART}"
+
+    return _change(state, change)
 
 
 @control_command(args=[("lane", str)], signature="<lane>")
-def lane_resume(state: Any, lane: str) -> dict[str, str]:
+def lane_resume(state: Any, lane: str = "") -> dict[str, str]:
     """Serve a paused lane again. It joins at the current round, and does not catch up."""
-    lanes = state.consumer.idem_lanes
-    if lanes is None:
-        return {"error": "this worker serves no lanes: idem['lanes'] is not set"}
-    lanes.line.resume(lane)
-    lanes.changed()
-    return {"ok": f"lane {lane!r} is served"}
+
+    def change(lanes: WorkerLanes) -> str:
+        lanes.line.resume(lane)
+        return f"lane {lane!r} is served"
+
+    return _change(state, change)
 
 
 @inspect_command()

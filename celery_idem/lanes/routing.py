@@ -76,6 +76,9 @@ class LaneRouter:
     ``app.conf.task_routes = [LaneRouter(app, {"reports.*": "low"})]`` routes plain tasks; with
     ``@app.task(lane="low")`` a plain task says so itself. A destination given in ``apply_async``
     wins, and so does an earlier router in the list.
+
+    Raises :class:`ConfigError`, before anything is sent, for an unknown lane and for a message
+    priority outside 0…9.
     """
 
     def __init__(self, app: Any, patterns: Mapping[str, str] | None = None) -> None:
@@ -98,6 +101,7 @@ class LaneRouter:
         lane = getattr(task, "lane", None) or self._by_pattern(name)
         if not lane:
             return None
+        check_priority((options or {}).get("priority"))
         from celery_idem.binding import binding_of
 
         return {"queue": lane_named(lanes_of(binding_of(self._app).settings), lane).queue}

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
 from kombu import Exchange, Queue
 
 from celery_idem.lanes.install import install_lanes
@@ -64,6 +65,17 @@ def note(lane: str, number: int, busy_s: float = 0.0, sent_s: float = 0.0) -> No
     Effects.from_env().bump(lane, number=number, wait_s=wait_s, busy_s=busy_s)
     if busy_s:
         time.sleep(busy_s)
+
+
+@app.task(shared=False, name="lanes.stubborn", soft_time_limit=1)
+def stubborn(key: str) -> None:
+    """Note that the soft time limit has come, and go on for a while."""
+    try:
+        time.sleep(60)
+    except SoftTimeLimitExceeded:
+        Effects.from_env().bump(f"{key}:soft limit")
+    time.sleep(5)
+    Effects.from_env().bump(f"{key}:end")
 
 
 @app.task(shared=False, name="lanes.limited", rate_limit="6/m")

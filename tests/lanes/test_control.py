@@ -72,11 +72,18 @@ def test_wrong_commands_are_answered_clearly(lanes: LaneRun) -> None:
 
     unknown = tell(lanes, worker, "lane_weight", lane="bulk", weight=3)
     zero = tell(lanes, worker, "lane_weight", lane="low", weight=0)
+    words = tell(lanes, worker, "lane_weight", lane="low", weight="heavy")
+    nothing = tell(lanes, worker, "lane_weight", lane="low")
     nobody = tell(lanes, worker, "lane_pause", lane="bulk")
+    nobody_again = tell(lanes, worker, "lane_resume", lane="bulk")
 
     assert "no lane 'bulk' here; known are critical, normal, low" in unknown["error"]
     assert "weight must be above 0" in zero["error"]
+    assert "weight must be above 0, not 'heavy'" in words["error"]
+    assert "weight must be above 0, not None" in nothing["error"]
     assert "no lane 'bulk' here" in nobody["error"]
+    assert "no lane 'bulk' here" in nobody_again["error"]
+    assert report(lanes, worker)["lanes"]["low"]["weight"] == 1
 
 
 def test_inspect_lanes_says_what_runs_and_what_was_served(lanes: LaneRun) -> None:
@@ -104,3 +111,18 @@ def test_a_worker_with_lanes_tells_its_settings_and_statistics(lanes: LaneRun) -
 
     assert inspect.stats()[worker.hostname]["pool"]
     assert inspect.conf()[worker.hostname]
+
+
+def test_a_job_that_goes_on_after_its_soft_time_limit_keeps_its_process(lanes: LaneRun) -> None:
+    module = lanes.configure()
+    worker = lanes.worker(concurrency=1)
+    module.stubborn.apply_async(("low",), queue="low")
+    lanes.effects.wait_count("low:soft limit", 1)
+    lanes.send("critical", 1)
+
+    said = report(lanes, worker)
+
+    assert said["lanes"]["low"]["running"] == 1
+    assert lanes.effects.count("critical") == 0
+    lanes.effects.wait_count("low:end", 1)
+    lanes.effects.wait_count("critical", 1)

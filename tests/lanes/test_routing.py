@@ -99,6 +99,14 @@ def test_plain_tasks_can_be_routed_by_pattern() -> None:
         assert router("payments.take", (), {}, {}) is None
 
 
+@pytest.mark.parametrize("priority", [-3, 10, 50])
+def test_c27_a_plain_task_in_a_lane_can_have_no_priority_that_brokers_would_clamp(
+    priority: int,
+) -> None:
+    with make_app() as app, pytest.raises(ConfigError, match="is not one of 0…9"):
+        app.tasks["a.plain"].apply_async(priority=priority)
+
+
 def test_installing_twice_adds_one_router() -> None:
     with make_app() as app:
         install_lanes(app)

@@ -67,15 +67,16 @@ def test_c28_a_lane_above_that_is_never_empty_does_not_starve_the_one_below(
 
 def test_strict_order_serves_by_rank_and_starves(lanes: LaneRun) -> None:
     lanes.configure(lane_order="strict")
-    lanes.send("low", 50)
-    lanes.send("critical", 200)
+    lanes.send("low", 30, busy_s=0.02)
+    lanes.send("critical", 100, busy_s=0.02)
 
     lanes.worker("low", "critical", concurrency=1)  # C26: the order of -Q does not matter
-    runs = [line["key"] for line in lanes.first(250)]
+    runs = [line["key"] for line in lanes.first(130)]
 
-    # on RabbitMQ what arrived before the first critical message may have started
-    assert runs.index("critical") <= 2
-    assert runs[10:190] == ["critical"] * 180
+    # RabbitMQ pushes: what arrived before the first critical message may have started
+    early = runs[: runs.index("critical")]
+    assert len(early) <= (0 if lanes.broker == "redis" else 3)
+    assert runs == early + ["critical"] * 100 + ["low"] * (30 - len(early))
 
 
 @pytest.mark.slow
@@ -150,14 +151,19 @@ def test_c26_the_order_is_the_same_at_every_start(lanes: LaneRun) -> None:
         assert runs == [name for name in names for _ in range(3)]
 
 
-@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
+@pytest.mark.rabbitmq
 def test_c27_the_lane_comes_first_and_the_message_priority_second(lanes: LaneRun) -> None:
     lanes.configure(lane_order="strict")
     for lane in ("low", "critical"):
-        for priority in (9, 3, 0):  # on Redis 0 is served first
-            lanes.send(lane, 2, priority=priority)
+        for priority in (9, None, 5, 0):  # on Redis 0 is served first, and none counts as 0
+            lanes.send(lane, 3, busy_s=0.02, priority=priority)
 
     lanes.worker(concurrency=1)
-    runs = [line["key"] for line in lanes.first(12)]
+    runs = [line["key"] for line in lanes.first(24)]
 
-    assert runs == ["critical"] * 6 + ["low"] * 6
+    # the number means opposite things on the two brokers, the lane the same; RabbitMQ pushes, so
+    # what arrived before the first critical message may have started
+    early = runs[: runs.index("critical")]
+    assert len(early) <= (0 if lanes.broker == "redis" else 3)
+    assert runs == early + ["critical"] * 12 + ["low"] * (12 - len(early))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from tests.lanes.conftest import LaneRun
+from tests.support.waiting import wait_until
 
 RESERVED = {"critical": {"weight": 10, "reserve": 1}, "normal": 5, "low": 1}
 
@@ -122,6 +124,32 @@ def test_c31_a_worker_holds_no_more_delayed_messages_than_it_is_told(lanes: Lane
     inspect = module.app.control.inspect([worker.hostname], timeout=20)
     held = inspect._request("lanes")[worker.hostname]["lanes"]["low"]["delayed"]
     assert 1 <= held <= 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
+@pytest.mark.rabbitmq
+def test_c31_delayed_messages_of_a_killed_worker_are_run_by_the_next(lanes: LaneRun) -> None:
+    # restored after the visibility timeout on Redis, at once on RabbitMQ
+    redis = {"visibility_timeout": 3, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+    conf = {"broker_transport_options": redis} if lanes.broker == "redis" else {}
+    module = lanes.configure(conf=conf)
+    due = datetime.now(timezone.utc) + timedelta(seconds=20)
+    lanes.send("low", 40, eta=due)
+    worker = lanes.worker(concurrency=1)
+    inspect = module.app.control.inspect([worker.hostname], timeout=20, limit=1)
+
+    def held() -> bool:
+        return bool(inspect._request("lanes")[worker.hostname]["lanes"]["low"]["delayed"] >= 10)
+
+    wait_until(held, 15, "ten delayed messages in the worker")
+    worker.kill_tree()
+    assert lanes.effects.count("low") == 0
+    lanes.worker(concurrency=1)
+
+    lanes.effects.wait_for(
+        lambda it: {line["number"] for line in it.lines("low")} == set(range(40)), 90, "all jobs"
+    )
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)

@@ -164,6 +164,31 @@ def test_a_terminal_gets_a_table():
     assert "│ IDEM999 │ made up" in output
 
 
+@pytest.mark.platform("linux", "darwin")
+def test_on_a_real_terminal_the_table_comes_by_itself(celery, tmp_path):
+    pytest.importorskip("rich")
+    import pty
+
+    shown, terminal = pty.openpty()
+    done = subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "shop", "idem", "check", "--only", "IDEM002"],
+        cwd=tmp_path, stdout=terminal, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(["", *sys.path]), "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(terminal)
+    written = b""
+    try:
+        while chunk := os.read(shown, 65536):
+            written += chunk
+    except OSError:  # Linux: the other end is closed
+        pass
+    os.close(shown)
+
+    assert done.wait(timeout=60) == 1
+    assert "IDEM002" in written.decode()
+    assert "│" in written.decode()
+
+
 def test_the_list_holds_every_check_and_explain_its_page():
     _, listed = invoke("--list")
     _, one = invoke("--explain", "IDEM002")

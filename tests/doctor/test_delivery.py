@@ -12,8 +12,8 @@ app.conf.idem = {"visibility_keeper": False}
 """
 
 
-def test_a_visibility_timeout_shorter_than_a_run_is_found_without_the_keeper_c02(project):
-    """C02: a task longer than the visibility timeout runs several times at once."""
+def test_a_visibility_timeout_shorter_than_a_run_is_found_without_the_keeper(project):
+    """A task longer than the visibility timeout runs several times at once."""
     tasks = """
         app.conf.worker_prefetch_multiplier = 1
         app.conf.broker_transport_options = {"visibility_timeout": 100}
@@ -116,8 +116,8 @@ DELAYS = """
     """
 
 
-def test_delays_longer_than_the_visibility_timeout_are_found_without_the_keeper_c01(project):
-    """C01: an ETA longer than the visibility timeout multiplies the task."""
+def test_delays_longer_than_the_visibility_timeout_are_found_without_the_keeper(project):
+    """An ETA longer than the visibility timeout multiplies the task."""
     examined = project(_plain(DELAYS))
 
     report = examined.report("IDEM011")
@@ -180,8 +180,8 @@ def test_a_task_without_any_limit_is_found(project):
     assert project(limited + _plain(tasks)).found("IDEM014") == []
 
 
-def test_late_acks_without_reject_on_worker_lost_are_found_c16(project):
-    """C16: late ack alone does not survive a killed pool child."""
+def test_late_acks_without_reject_on_worker_lost_are_found(project):
+    """Late ack alone does not survive a killed pool child."""
     tasks = """
         @app.task(acks_late=True)
         def half(): ...
@@ -216,8 +216,8 @@ FAILING = """
     """
 
 
-def test_messages_of_failed_tasks_that_redis_would_delete_are_found_c37(project):
-    """C37: reject without requeue on Redis is a delete."""
+def test_messages_of_failed_tasks_that_redis_would_delete_are_found(project):
+    """Reject without requeue on Redis is a delete."""
     assert project(FAILING).found("IDEM022") == [("IDEM022", "deleted")]
 
 
@@ -241,8 +241,8 @@ def test_a_dead_letter_exchange_catches_them_on_rabbitmq(project):
 
 
 @pytest.mark.skipif(VERSION < (5, 7), reason="Celery before 5.7 has one setting for both")
-def test_a_timeout_that_is_acked_although_failures_are_not_is_found_c25(project):
-    """C25: hard time limit: late-ack task acked and lost."""
+def test_a_timeout_that_is_acked_although_failures_are_not_is_found(project):
+    """Hard time limit: late-ack task acked and lost."""
     examined = project(
         """
         @app.task(acks_late=True, time_limit=9, acks_on_failure=False, acks_on_timeout=True)

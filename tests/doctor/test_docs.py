@@ -19,8 +19,8 @@ HEAD = """\
 # What the doctor looks for
 
 Made from the checks' own texts, which `celery -A proj idem check --explain ID` prints as well. How
-to call it: [The doctor](doctor.md). Numbers like S-I3 are requirements, those like C16
-[cases](cases.md).
+to call it: [The doctor](doctor.md). Numbers like S-I3 are requirements, those like C with a
+number [cases](cases.md).
 
 | check | | severity |
 |---|---|---|

@@ -159,8 +159,8 @@ def test_an_effect_of_an_early_ack_task_may_be_lost(body):
         "self.step('mail', send_mail, order)\nrequests.post('https://x')\ntell()",
     ],
 )
-def test_several_effects_under_one_key_are_found_s_s1_c12(body, several):
-    """S-S1: one key for the whole job is wrong. C12: a half-done batch is redone from the start."""
+def test_several_effects_under_one_key_are_found_s_s1(body, several):
+    """S-S1: one key for the whole job is wrong. A half-done batch is redone from the start."""
     rest = "def tell():\n    requests.post('https://x')\n"
 
     assert body(several, IDEMPOTENT, rest) == ["IDEM052"]

@@ -37,8 +37,8 @@ def test_lanes_that_nothing_installs_are_found(project):
     assert project(LANES + plain + installed).found("IDEM030") == []
 
 
-def test_strict_order_over_several_lanes_is_found_s_p2_c28(project):
-    """S-P2, C28: the lower lane is not served slowly, but never."""
+def test_strict_order_over_several_lanes_is_found_s_p2(project):
+    """S-P2: the lower lane is not served slowly, but never."""
     order = "app.conf.idem = {{'lanes': {lanes}, 'lane_order': '{order}'}}\n"
 
     strict = project(order.format(lanes={"high": 1, "low": 1}, order="strict"))

@@ -1,4 +1,4 @@
-"""IDEM012: RabbitMQ's consumer timeout, asked from the broker (C06)."""
+"""IDEM012: RabbitMQ's consumer timeout, asked from the broker."""
 
 from __future__ import annotations
 
@@ -48,10 +48,8 @@ def test_answers_are_read_as_they_come():
 
 
 @pytest.mark.rabbitmq
-def test_runs_and_delays_longer_than_the_brokers_timeout_are_found_c06(
-    project, rabbitmq: RabbitBroker
-):
-    """C06: RabbitMQ closes the channel of a slow consumer. The broker of the tests has its default
+def test_runs_and_delays_longer_than_the_brokers_timeout_are_found(project, rabbitmq: RabbitBroker):
+    """RabbitMQ closes the channel of a slow consumer. The broker of the tests has its default
     of half an hour."""
     examined = project(TASKS, broker=rabbitmq.url)
 
@@ -117,8 +115,8 @@ def test_a_queues_own_timeout_counts_more_than_the_brokers():
 
 
 @pytest.mark.parametrize(("option", "found"), [("{}", 1), ("{'confirm_publish': True}", 0)])
-def test_publishes_that_are_not_confirmed_are_found_c21(project, option, found):
-    """C21: publish "succeeds" but the broker drops it."""
+def test_publishes_that_are_not_confirmed_are_found(project, option, found):
+    """Publish "succeeds" but the broker drops it."""
     text = f"app.conf.broker_transport_options = {option}\n{TASKS}"
 
     assert len(project(text, broker="amqp://localhost:1//").report("IDEM044").found) == found

@@ -109,6 +109,17 @@ def test_a_redis_without_persistence_is_found_with_what_it_keeps_c22(project, ma
     assert project(TASK, broker=careful.url()).found("IDEM041", servers=True) == []
 
 
+def test_a_managed_server_that_refuses_config_is_looked_at_by_info_c22(project, make_redis):
+    extra = ["--rename-command", "CONFIG", "", *EVICTING]
+    examined = project(TASK, broker=make_redis("managed", durable=False, extra=extra).url())
+
+    report = examined.report("IDEM040", "IDEM041", servers=True)
+
+    assert [it.check.id for it in report.found] == ["IDEM040", "IDEM041"]
+    # whether it takes snapshots, it does not say
+    assert "the last snapshot is there" in report.found[1].finding.message
+
+
 def test_a_password_is_not_shown(project, make_redis):
     server = make_redis("secret", durable=False, extra=["--requirepass", "hunter2"])
     url = server.url().replace("redis://", "redis://:hunter2@")

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import redis
 
-from chaos.schedule import Fault, Kind
+from chaos.schedule import SERVER, Fault, Kind
 from chaos.stage import Stage
 from tests.support.sentinel import CAREFUL
 from tests.support.waiting import DeadlineMissed
@@ -65,7 +65,7 @@ class Director:
         remark = ""
         try:
             remark = act(self, fault) or ""
-        except (ProcessLookupError, IndexError, psutil.NoSuchProcess) as error:
+        except (ProcessLookupError, IndexError, psutil.NoSuchProcess, redis.RedisError) as error:
             remark = f"not done: its process was gone ({type(error).__name__})"
         logger.info("%s %s", fault, remark)
         self._open[fault] = (began, remark)
@@ -87,6 +87,14 @@ class Director:
                 logger.warning("%s", self.ended_alone[-1])
                 worker.close()
                 worker.start()
+        server = self.stage.redis
+        if (
+            server is not None
+            and not server.running
+            and SERVER not in {f.target for f in self._open}
+        ):
+            logger.warning("Redis had ended itself after its disk was full; started again")
+            server.start()
         for leaving in self._leaving.copy():
             if leaving.worker.returncode is not None or time.monotonic() > leaving.until:
                 leaving.worker.close()

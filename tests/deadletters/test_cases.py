@@ -12,11 +12,15 @@ from celery_idem.core.record import State
 from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letters_of
 from celery_idem.deadletters.letter import Reason
-from tests.deadletters.looking import DEADLINE_S, queues_are_empty
+from tests.deadletters.looking import queues_are_empty
 from tests.support.waiting import wait_until
 from tests.tasks.stage import Stage, open_stage
 
 APP = "tests.apps.pills"
+#: Of tests that restart workers several times, on a machine that is five times slower.
+DEADLINE_S = 300
+
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -54,10 +58,8 @@ def test_what_is_fetched_and_not_received_is_not_lost_on_streams(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """C15: the server hands it over and writes down to whom in one step."""
-    settings = json.dumps({"lease_s": 3})
-    with open_stage(
-        tmp_path_factory, APP, TEST_SCHEME="redis-streams", TEST_IDEM=settings
-    ) as stage:
+    conf = json.dumps({"broker_transport_options": {"lease_s": 3}})
+    with open_stage(tmp_path_factory, APP, TEST_SCHEME="redis-streams", TEST_CONF=conf) as stage:
         dies = stage.start_worker(pool="solo", env={"TEST_DIES_AT": "streams-record"})
         stage.tasks.good.delay("kept")
         assert dies.wait_exit(DEADLINE_S) == -9
@@ -103,6 +105,7 @@ def test_crashes_are_counted_by_the_key_through_replace_and_chord(stage: Stage) 
     assert [stage.effects.count(f"failed:{n}") for n in range(2)] == [1, 1]
 
 
+@pytest.mark.slow
 def test_without_a_key_the_task_id_is_counted_over_workers_and_restarts(stage: Stage) -> None:
     """C40, the fallback; and crashes count as long as the record is kept, wherever they were."""
     sent = stage.tasks.keyless.delay("spread")
@@ -123,6 +126,7 @@ def test_without_a_key_the_task_id_is_counted_over_workers_and_restarts(stage: S
 # --- C41: who is blamed
 
 
+@pytest.mark.slow
 def test_what_only_waited_in_the_prefetch_of_a_killed_worker_is_not_blamed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -153,6 +157,7 @@ def test_what_only_waited_in_the_prefetch_of_a_killed_worker_is_not_blamed(
 # --- C65
 
 
+@pytest.mark.slow
 def test_a_task_that_is_revoked_between_two_attempts_is_not_tried_again(stage: Stage) -> None:
     """C65 (c): and its key is free for others."""
     first = stage.start_worker()

@@ -26,7 +26,12 @@ MOST = 3
 SENT = 40
 LONG_S, SHORT_S = 3600, 2
 
-SCHEMES = ["redis", "redis-streams"]
+#: all of them in one run take a minute
+BROKERS = [
+    "redis",
+    pytest.param("redis-streams", marks=pytest.mark.slow),
+    pytest.param("rabbitmq", marks=(pytest.mark.rabbitmq, pytest.mark.slow)),
+]
 
 
 def letter(number: int, task: str = "letters.good", reason: Reason = Reason.FAILURE) -> Letter:
@@ -109,13 +114,20 @@ def test_expired_messages_pause_nothing(
     assert heard == []
 
 
-def stage_of(factory: Any, scheme: str, pause_s: int, lanes: bool, **more: Any) -> Any:
-    idem: dict[str, Any] = {
-        "dead_letters": {"flood_per_minute": MOST, "flood_pause_s": pause_s, **more}
-    }
+def stage_of(
+    factory: Any, broker: str, pause_s: int, lanes: bool, request: pytest.FixtureRequest
+) -> Any:
+    idem: dict[str, Any] = {"dead_letters": {"flood_per_minute": MOST, "flood_pause_s": pause_s}}
     if lanes:
         idem["lanes"] = {"bad": 5, "celery": 1}
-    return open_stage(factory, "tests.apps.letters", TEST_IDEM=json.dumps(idem), TEST_SCHEME=scheme)
+    env = {"TEST_SCHEME": broker}
+    if broker == "rabbitmq":
+        rabbit, redis = (request.getfixturevalue(it) for it in ("rabbitmq", "redis_url"))
+        if not rabbit.private:
+            pytest.skip("needs a vhost of its own (rabbitmqctl)")
+        env = {"TEST_BROKER": rabbit.url, "TEST_BACKEND": redis}
+        idem["store"] = redis
+    return open_stage(factory, "tests.apps.letters", TEST_IDEM=json.dumps(idem), **env)
 
 
 def count(stage: Stage) -> int:
@@ -150,11 +162,14 @@ def flood_it(stage: Stage, gate: Any) -> None:
 
 
 @pytest.mark.parametrize("lanes", [True, False], ids=["lanes", "queues"])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("broker", BROKERS)
 def test_a_flood_pauses_its_queue_and_nothing_else_until_a_person_ends_it(
-    tmp_path_factory: pytest.TempPathFactory, scheme: str, lanes: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    broker: str,
+    lanes: bool,
+    request: pytest.FixtureRequest,
 ) -> None:
-    with stage_of(tmp_path_factory, scheme, LONG_S, lanes) as stage:
+    with stage_of(tmp_path_factory, broker, LONG_S, lanes, request) as stage:
         gate = stage.gate("flood")
         flood_it(stage, gate)
         worker = stage.start_worker(queues=("bad", "celery"), concurrency=2)
@@ -193,11 +208,14 @@ def test_a_flood_pauses_its_queue_and_nothing_else_until_a_person_ends_it(
 
 
 @pytest.mark.parametrize("lanes", [True, False], ids=["lanes", "queues"])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("broker", BROKERS)
 def test_a_paused_queue_comes_back_by_itself(
-    tmp_path_factory: pytest.TempPathFactory, scheme: str, lanes: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    broker: str,
+    lanes: bool,
+    request: pytest.FixtureRequest,
 ) -> None:
-    with stage_of(tmp_path_factory, scheme, SHORT_S, lanes) as stage:
+    with stage_of(tmp_path_factory, broker, SHORT_S, lanes, request) as stage:
         gate = stage.gate("flood")
         flood_it(stage, gate)
         worker = stage.start_worker(queues=("bad", "celery"))
@@ -214,10 +232,10 @@ def test_a_paused_queue_comes_back_by_itself(
 
 
 def test_a_worker_that_starts_into_a_flood_pauses_at_the_first_letter(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> None:
     """Nothing is kept of a pause but the letters, and they tell a new worker at once."""
-    with stage_of(tmp_path_factory, "redis", LONG_S, True) as stage:
+    with stage_of(tmp_path_factory, "redis", LONG_S, True, request) as stage:
         flood_it(stage, stage.gate("flood"))
         first = stage.start_worker(queues=("bad", "celery"))
         first.wait_log(r"'bad' is paused")
@@ -233,9 +251,9 @@ def test_a_worker_that_starts_into_a_flood_pauses_at_the_first_letter(
 
 
 def test_an_operators_pause_is_not_ended_by_the_breaker(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> None:
-    with stage_of(tmp_path_factory, "redis", LONG_S, True) as stage:
+    with stage_of(tmp_path_factory, "redis", LONG_S, True, request) as stage:
         flood_it(stage, stage.gate("flood"))
         worker = stage.start_worker(queues=("bad", "celery"))
         worker.wait_log(r"'bad' is paused")
@@ -250,10 +268,12 @@ def test_an_operators_pause_is_not_ended_by_the_breaker(
 
 
 def test_a_worker_without_remote_control_says_that_it_will_not_hear(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setenv("TEST_CONF", json.dumps({"worker_enable_remote_control": False}))
-    with stage_of(tmp_path_factory, "redis", LONG_S, False) as stage:
+    with stage_of(tmp_path_factory, "redis", LONG_S, False, request) as stage:
         worker = stage.start_worker()
 
         worker.wait_log(r"worker_enable_remote_control is off: this worker will not hear")

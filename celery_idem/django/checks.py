@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from celery import current_app
+from django.apps import apps
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 
@@ -71,15 +72,7 @@ def _message(found: Found) -> CheckMessage:
 @register(Tags.database)
 def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
     """The tables are there, in every database that is asked about and keeps records."""
-    from celery_idem.django import models
-
-    needed = (
-        models.KeyRecord,
-        models.KeyStep,
-        models.InboxEntry,
-        models.DeadLetter,
-        models.DeadLetterTrail,
-    )
+    needed = [model._meta.db_table for model in apps.get_app_config("celery_idem").get_models()]
     found: list[CheckMessage] = []
     if _about_to_migrate():
         return found
@@ -90,7 +83,7 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[Check
             tables = set(connections[alias].introspection.table_names())
         except DatabaseError:
             continue  # Django's own checks say that it can't be reached
-        missing = [m._meta.db_table for m in needed if m._meta.db_table not in tables]
+        missing = [table for table in needed if table not in tables]
         if missing:
             found.append(
                 Error(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import random
 import sys
 import tempfile
@@ -64,11 +65,15 @@ class KillRun(Stage):
 
     # -- the two kinds of death
 
-    def kill_under_load(self, kills: int) -> None:
-        """Kill main processes at random moments while they work; children end by themselves."""
+    def kill_under_load(self, kills: int, minutes: float = math.inf) -> None:
+        """Kill main processes at random moments while they work; children end by themselves.
+
+        Fewer than ``kills`` when the time is over.
+        """
+        over = time.monotonic() + minutes * 60
         workers = [self.worker().start() for _ in range(self.workers)]
         try:
-            while self.kills < kills:
+            while self.kills < kills and time.monotonic() < over:
                 victim = workers[self.kills % self.workers]
                 wait_until(
                     lambda victim=victim: self._is_busy(victim),
@@ -107,9 +112,10 @@ class KillRun(Stage):
         groups = {k: self.client.xinfo_groups(k) for k in streams}
         return f"{worker.log_text()[-3000:]}\n{sorted(found)}\n{groups}\nleft {self.left()}"
 
-    def kill_frozen(self, kills: int) -> None:
+    def kill_frozen(self, kills: int, minutes: float = math.inf) -> None:
         """Freeze an idle worker, send a message, and kill it before it wakes up."""
-        while self.kills < kills:
+        over = time.monotonic() + minutes * 60
+        while self.kills < kills and time.monotonic() < over:
             with self.worker() as worker:
                 self.add(1)
                 self._wait_done(60)
@@ -140,16 +146,24 @@ class KillRun(Stage):
         wait_until(nothing_left, deadline_s, lambda: f"{self.left()} messages to be done")
 
 
-def run(broker: str, kills: int, frozen: int, directory: Path, seed: int = 0) -> dict[str, Count]:
-    """Both kinds of death on one broker."""
+def run(
+    broker: str,
+    kills: int,
+    frozen: int,
+    directory: Path,
+    *,
+    seed: int = 0,
+    minutes: float = math.inf,
+) -> dict[str, Count]:
+    """Both kinds of death on one broker, each for so long at most."""
     counts = {}
-    with KillRun(broker, directory / f"{broker}-load", seed=seed) as harness:
-        if kills:
-            harness.kill_under_load(kills)
+    if kills:
+        with KillRun(broker, directory / f"{broker}-load", seed=seed) as harness:
+            harness.kill_under_load(kills, minutes)
             counts["under load"] = harness.finish()
-    with KillRun(broker, directory / f"{broker}-frozen", seed=seed) as harness:
-        if frozen:
-            harness.kill_frozen(frozen)
+    if frozen:
+        with KillRun(broker, directory / f"{broker}-frozen", seed=seed) as harness:
+            harness.kill_frozen(frozen, minutes)
             counts["frozen"] = harness.finish()
     return counts
 
@@ -160,12 +174,20 @@ def main() -> None:
     parser.add_argument("--frozen", type=int, default=10)
     parser.add_argument("--broker", choices=["stock", "streams", "both"], default="both")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="for each kind, at most")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO)
     brokers = ["stock", "streams"] if given.broker == "both" else [given.broker]
     with tempfile.TemporaryDirectory() as directory:
         for broker in brokers:
-            counts = run(broker, given.kills, given.frozen, Path(directory), given.seed)
+            counts = run(
+                broker,
+                given.kills,
+                given.frozen,
+                Path(directory),
+                seed=given.seed,
+                minutes=given.minutes,
+            )
             for kind, count in counts.items():
                 sys.stdout.write(f"{broker:8} {kind:10} {count}\n")
                 sys.stdout.flush()

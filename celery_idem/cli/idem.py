@@ -9,6 +9,9 @@ from typing import Any
 import click
 from celery.bin.base import handle_preload_options
 
+# ``celery control`` and ``inspect`` know the commands that are registered when they start
+from celery_idem.lanes import control as control
+
 #: command → "module:attribute"; a module is loaded when its command is called.
 COMMANDS: dict[str, str] = {
     "show": "celery_idem.cli.records:show",

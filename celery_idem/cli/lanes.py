@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -29,13 +30,15 @@ def _settings(app: Any) -> Any:
 
 @click.command(name="lanes")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--watch", "every_s", type=float, is_flag=False, flag_value=2.0, default=None,
-              help="Look again every so many seconds (2).")  # fmt: skip
-@click.option("--timeout", "timeout_s", default=1.0, show_default=True,
-              help="Seconds to wait for the workers' answers.")  # fmt: skip
+@click.option("--watch", "every_s", type=click.FloatRange(min=0.1), is_flag=False, flag_value=2.0,
+              default=None, help="Look again every so many seconds (2).")  # fmt: skip
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.05), default=1.0,
+              show_default=True, help="Seconds to wait for the workers' answers.")  # fmt: skip
 @click.pass_context
 def lanes(ctx: click.Context, as_json: bool, every_s: float | None, timeout_s: float) -> None:
     """Depth, age, share and workers of every lane.
+
+    --watch goes on until it is interrupted (Ctrl-C), and ends with status 0 then.
 
     Shares are of what was served in the last minute, by count or, with charge="seconds", by time.
     """
@@ -51,7 +54,8 @@ def lanes(ctx: click.Context, as_json: bool, every_s: float | None, timeout_s: f
             return look(app, settings, timeout_s=timeout_s)
 
         if every_s is not None:
-            _watch(again, every_s, as_json)
+            with contextlib.suppress(KeyboardInterrupt):
+                _watch(again, every_s, as_json)
             return
         status = again()
     except IdemError as error:
@@ -74,9 +78,13 @@ def _watch(again: Callable[[], Status], every_s: float, as_json: bool) -> None:
 
     def draw(status: Status) -> Table:
         head, rows = _lane_rows(status)
-        table = Table(caption=_footer(status))
-        for column in head:
-            table.add_column(column, justify="left" if column in ("lane", "") else "right")
+        # narrow enough for 80 columns: only the note may break
+        table = Table(
+            caption=_footer(status), caption_justify="left", box=None, padding=(0, 2, 0, 0)
+        )
+        for column in head[:-1]:
+            table.add_column(column, justify="left" if column == "lane" else "right", no_wrap=True)
+        table.add_column(head[-1], min_width=11)
         for row in rows:
             table.add_row(*row)
         return table

@@ -18,7 +18,7 @@ from celery_idem.core.line import Line
 from celery_idem.core.order import DeadlineOrder, Lane, make_order
 from celery_idem.core.settings import Settings
 from celery_idem.lanes.amqp import AmqpFetch
-from celery_idem.lanes.kombu_order import LaneCycle, RedisFetch
+from celery_idem.lanes.kombu_order import RedisFetch
 from celery_idem.lanes.pool import (
     HubWaker,
     Running,
@@ -293,7 +293,7 @@ class LaneStep(bootsteps.StartStopStep):
         watch_pool(consumer, lanes, self._waker)
         ack_at_once(consumer)
         if lanes.fetches:
-            use_strategy(consumer.app, lanes)
+            _say_what_is_replaced(consumer.app)
         self._receiver = _receiver(lanes)
         signals.task_received.connect(self._receiver, sender=consumer, weak=False)
 
@@ -305,7 +305,7 @@ class LaneStep(bootsteps.StartStopStep):
         lanes.line.slots = lanes.slots
         driver = consumer.connection.transport.driver_type
         if driver == "redis":
-            lanes.fetch = RedisFetch(consumer.task_consumer.channel, consumer.hub)
+            lanes.fetch = RedisFetch(lanes, consumer.task_consumer.channel, consumer.hub)
         elif driver == "amqp":
             lanes.fetch = AmqpFetch(consumer, lanes)
         if self._waker is not None:
@@ -341,28 +341,10 @@ def _receiver(lanes: WorkerLanes) -> Callable[..., None]:
     return on_received
 
 
-def use_strategy(app: Any, lanes: WorkerLanes) -> None:
-    """Make this worker's connections offer queues in our order."""
-    options = dict(app.conf.broker_transport_options or {})
-    given = options.get("queue_order_strategy")
-    if given is not None and not isinstance(given, _Strategy):
+def _say_what_is_replaced(app: Any) -> None:
+    given = (app.conf.broker_transport_options or {}).get("queue_order_strategy")
+    if given is not None:
         logger.warning("queue_order_strategy %r is replaced: this worker serves lanes", given)
-    options["queue_order_strategy"] = _Strategy(lanes)
-    app.conf.broker_transport_options = options
-
-
-class _Strategy:
-    """What kombu calls to make each channel's cycle."""
-
-    def __init__(self, lanes: WorkerLanes) -> None:
-        self._lanes = lanes
-
-    def __call__(self) -> LaneCycle:
-        return LaneCycle(self._lanes)
-
-    def __json__(self) -> str:
-        # ``inspect stats`` sends the transport's options
-        return f"celery_idem lanes, {self._lanes.settings.lane_order}"
 
 
 def _sent_s(request: Any) -> float:

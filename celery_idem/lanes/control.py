@@ -3,6 +3,7 @@ settings again, and a worker that starts later does not know of them."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,15 @@ def _change(state: Any, change: Callable[[WorkerLanes], str]) -> dict[str, str]:
     return {"ok": said}
 
 
+def _number_or_text(given: str) -> float | str:
+    """What is typed: the worker says what is wrong with a text, Celery's own would be a trace."""
+    with contextlib.suppress(ValueError):
+        return float(given)
+    return given
+
+
 @control_command(
-    args=[("lane", str), ("weight", float)],
+    args=[("lane", str), ("weight", _number_or_text)],
     signature="<lane> <weight>",
 )
 def lane_weight(state: Any, lane: str = "", weight: Any = None) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""Redis: the order in which queues are offered to the server, as kombu's ``queue_order_strategy``.
+"""Redis: the order in which queues are offered to the server, in place of kombu's
+``queue_order_strategy``.
 
 kombu's Redis transport asks for one message at a time (``BRPOP key key …``): the server answers
 from the first key that has one. So the order decides, and the answer says which lanes before it
-were empty. This is all that the transport offers through configuration; what it does not offer is
-put around the consuming channel by :class:`RedisFetch`:
+were empty. What else it takes is put around the consuming channel by :class:`RedisFetch`:
 
 * a lane's priorities come before the next lane (kombu: priority first, then queue);
 * a message is only asked for while a process is free to run it, whatever the prefetch
@@ -117,10 +117,12 @@ class LaneCycle:
 class RedisFetch:
     """Around one consuming channel of kombu's Redis transport, until it is closed."""
 
-    def __init__(self, channel: Any, hub: Any) -> None:
+    def __init__(self, worker: Worker, channel: Any, hub: Any) -> None:
         self._channel = channel
         self._hub = hub
-        self._cycle: LaneCycle = channel._queue_cycle
+        # of this channel only: others of this process read replies, and those are no lanes
+        self._cycle = channel._queue_cycle = LaneCycle(worker)
+        self._cycle.update(channel.active_queues)
         self._start: Callable[[Any], Any] = channel._brpop_start
         self._steps = list(channel.priority_steps)
         # a transport option since kombu 5.6

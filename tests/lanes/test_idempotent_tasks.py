@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
@@ -10,7 +12,7 @@ import pytest
 
 from celery_idem.core.errors import ConfigError
 from tests.support.effects import Effects
-from tests.support.workers import Worker
+from tests.support.workers import ROOT, Worker
 
 APP = "tests.apps.lanes_idem:app"
 LANES = ["critical", "normal", "low"]
@@ -58,3 +60,37 @@ def test_an_unknown_lane_is_an_error_before_anything_is_sent(module: ModuleType)
 
     with module.app.connection_for_read() as connection:
         assert connection.default_channel.client.dbsize() == 0
+
+
+def test_lanes_are_changed_from_the_command_line(
+    module: ModuleType, start_worker: Callable[..., Worker]
+) -> None:
+    worker = start_worker(APP, queues=LANES, concurrency=1)
+
+    good = control("lane_weight", "critical", "20", worker)
+    bad = control("lane_weight", "critical", "heavy", worker)
+
+    assert "lane 'critical' has weight 20 until this worker restarts" in good
+    assert "weight must be above 0, not 'heavy'" in bad
+
+
+def control(command: str, lane: str, weight: str, worker: Worker) -> str:
+    argv = [
+        sys.executable, "-m", "celery", "-A", APP, "control",
+        "--destination", worker.hostname, "--timeout", "20", command, lane, weight,
+    ]  # fmt: skip
+    outcome = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=90)
+    return outcome.stdout + outcome.stderr
+
+
+def test_queues_for_replies_are_no_lanes(
+    module: ModuleType, start_worker: Callable[..., Worker]
+) -> None:
+    start_worker(APP, queues=LANES, concurrency=1)  # so that the next has whom to ask at its start
+    worker = start_worker(APP, queues=LANES, concurrency=1, mingle=True)
+
+    inspect = module.app.control.inspect([worker.hostname], timeout=20, limit=1)
+    said = inspect._request("lanes")[worker.hostname]
+
+    assert list(said["lanes"]) == LANES
+    assert "is no lane" not in worker.log_text()

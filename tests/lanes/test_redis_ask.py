@@ -10,7 +10,7 @@ from kombu import Connection
 
 from celery_idem.core.line import Line
 from celery_idem.core.order import WeightedOrder, parse_lanes
-from celery_idem.lanes.kombu_order import LaneCycle, RedisFetch
+from celery_idem.lanes.kombu_order import RedisFetch
 
 
 class Fetcher:
@@ -33,7 +33,6 @@ def asked(request: pytest.FixtureRequest, redis_url: str) -> Iterator[tuple[Redi
     """Our side of a consuming channel, the channel, and the list of what it sent."""
     worker = Fetcher({"critical": 10, "normal": {"weight": 5, "queue": "n"}, "low": 1})
     options = {
-        "queue_order_strategy": lambda: LaneCycle(worker),
         "global_keyprefix": request.param,
         "priority_steps": [0, 5],
     }
@@ -42,7 +41,7 @@ def asked(request: pytest.FixtureRequest, redis_url: str) -> Iterator[tuple[Redi
         for queue in ("critical", "n", "low"):
             channel.basic_consume(queue, False, lambda message: None, queue)
         channel.connection.cycle._client_registered(channel, channel.client, "BRPOP")
-        fetch = RedisFetch(channel, hub=None)
+        fetch = RedisFetch(worker, channel, hub=None)
         sent: list[bytes] = []
         channel.client.connection.send_packed_command = lambda packed, **_: sent.append(
             b"".join(packed)
@@ -78,7 +77,8 @@ def test_every_priority_of_a_lane_comes_before_the_next_lane(
 def test_stock_kombu_is_asked_by_its_own_way_where_a_transport_has_another(
     asked: tuple[RedisFetch, Any, Any],
 ) -> None:
-    _, channel, sent = asked
+    fetch, channel, sent = asked
+    fetcher: Any = fetch._cycle._worker
 
     class Other(type(channel)):  # type: ignore[misc]
         def _brpop_start(self, timeout: float | None = None) -> None:
@@ -86,7 +86,7 @@ def test_stock_kombu_is_asked_by_its_own_way_where_a_transport_has_another(
 
     del channel._brpop_start
     channel.__class__ = Other
-    fetch = RedisFetch(channel, hub=None)
+    fetch = RedisFetch(fetcher, channel, hub=None)
 
     fetch._ask_by_channel(1)
 

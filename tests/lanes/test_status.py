@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from tests.lanes.conftest import APP, LaneRun
+from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
 
 
@@ -63,3 +69,35 @@ def test_an_app_without_lanes_is_told_how_to_set_them(lanes: LaneRun) -> None:
 
     assert outcome.returncode == 1
     assert "no lanes: set idem['lanes']" in outcome.stderr
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_watching_ends_cleanly_when_it_is_interrupted(lanes: LaneRun, options: list[str]) -> None:
+    pytest.importorskip("rich")
+    lanes.configure()
+    command = [sys.executable, "-m", "celery", "-A", APP, "idem", "lanes", "--watch", "0.2",
+               "--timeout", "0.2", *options]  # fmt: skip
+    ours, theirs = pty.openpty()
+    watching = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    said = bytearray()
+
+    def reads(text: bytes) -> Callable[[], bool]:
+        def look() -> bool:
+            if select.select([ours], [], [], 0)[0]:
+                said.extend(os.read(ours, 65536))
+            return text in said
+
+        return look
+
+    try:
+        wait_until(reads(b"low"), 60, lambda: f"a look at the lanes: {bytes(said)!r}")
+        watching.send_signal(signal.SIGINT)
+        status = watching.wait(60)
+    finally:
+        watching.kill()
+        os.close(ours)
+
+    assert status == 0, bytes(said)
+    assert b"Traceback" not in said

@@ -22,15 +22,19 @@ from celery_idem.core.errors import LeaseLost
 
 
 class FencedQuerySet(models.QuerySet[Any]):
-    """A queryset whose ``update`` can present a fence."""
+    """A queryset whose writes can present a fence."""
 
     _fence: int | None = None
 
     def fenced(self, fence: int) -> FencedQuerySet:
-        """The same rows; ``update`` then changes them only as the holder of this fence.
+        """The same rows; ``update``, ``bulk_update`` and ``delete`` then touch them only as the
+        holder of this fence, and ``create`` gives it to the new row.
 
-        0, which a task that is called directly has, is no fence.
+        0, which a task that is called directly has, is no fence. Raises ``TypeError`` for what is
+        none: ``None`` or a text would guard nothing in silence.
         """
+        if isinstance(fence, bool) or not isinstance(fence, int) or fence < 0:
+            raise TypeError(f"fenced() takes a task's self.fence, a whole number, not {fence!r}")
         clone: FencedQuerySet = self.all()
         clone._fence = fence or None
         return clone
@@ -55,6 +59,35 @@ class FencedQuerySet(models.QuerySet[Any]):
         return changed
 
     update.alters_data = True  # type: ignore[attr-defined]
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Django's. Fenced, it raises :class:`LeaseLost` and deletes nothing when one of the rows
+        has a greater fence."""
+        if self._fence is None:
+            return super().delete()
+        with transaction.atomic(using=self.db):
+            self.update()
+            return super().delete()
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+    def create(self, **values: Any) -> Any:
+        """Django's. Fenced, the row begins with this fence."""
+        return super().create(**({"fence": self._fence} if self._fence else {}), **values)
+
+    create.alters_data = True  # type: ignore[attr-defined]
+
+    def update_or_create(self, *args: Any, **options: Any) -> Any:
+        """Django's. Fenced, it is refused: it saves a row that it has read, whatever its fence."""
+        if self._fence is not None:
+            raise TypeError(
+                "fenced() can't guard update_or_create(): create() the row, and where it is there "
+                "(IntegrityError), fenced(…).update() it"
+            )
+        return super().update_or_create(*args, **options)
+
+    update_or_create.alters_data = True  # type: ignore[attr-defined]
 
     def _clone(self) -> FencedQuerySet:
         clone: FencedQuerySet = super()._clone()  # type: ignore[misc]

@@ -133,20 +133,20 @@ def entries(alias: str) -> Any:
 
 _BLOCKED = {
     "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-    "AND datname = current_database()",
+    "AND datname = current_database() AND query LIKE %s",
     # innodb_trx is a cache that is not renewed while it is looked at more often than every 0.1 s
     "mysql": "SELECT count(*) FROM information_schema.processlist WHERE db = database() "
-    "AND command = 'Query' AND info LIKE 'INSERT%%idem_inbox%%'",
+    "AND command = 'Query' AND info LIKE %s",
 }
 
 
-def wait_until_blocked(alias: str) -> None:
-    """Until some statement of this database waits for another's lock."""
+def wait_until_blocked(alias: str, statement: str = "INSERT%idem_inbox%") -> None:
+    """Until a statement like this one waits for another's lock in this database."""
     from tests.support.waiting import wait_until
 
     def blocked() -> bool:
         with connections[alias].cursor() as cursor:
-            cursor.execute(_BLOCKED[connections[alias].vendor], [])
+            cursor.execute(_BLOCKED[connections[alias].vendor], [statement])
             return bool(cursor.fetchone()[0])
 
     wait_until(blocked, what="a statement that waits for a lock")

@@ -148,3 +148,35 @@ def test_of_endless_retries_the_longest_pause_counts():
 )
 def test_times_are_spoken_in_their_two_largest_units(seconds, words):
     assert spoken(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"max_retries": None}, "max_retries=None never ends"),
+        (
+            {"max_retries": 2, "delay_s": 180.0},
+            "2 retries, 180 s each: 360 s + redelivery 3600 s = 3960 s",
+        ),
+        (
+            {"max_retries": 2, "delay_s": 0.25, "run_s": 10.0},
+            "2 retries, 0.25 s each: 0.5 s + 3 runs of 10 s + redelivery 3600 s = 3630.5 s",
+        ),
+        (
+            {"max_retries": 0, "delay_s": 180.0, "run_s": 10.0},
+            "0 retries, 180 s each: 0 s + 1 runs of 10 s + redelivery 3600 s = 3610 s",
+        ),
+        (
+            {"max_retries": 3, "backoff": 1.0, "backoff_max_s": 600.0},
+            "3 retries, backoff 1 × 2^n, at most 600 s each: 7 s + redelivery 3600 s = 3607 s",
+        ),
+        (
+            {"max_retries": 1, "delay_s": 0.00049, "redelivery_s": 30.0},
+            "1 retries, 0 s each: 0 s + redelivery 30 s = 30 s",
+        ),
+    ],
+)
+def test_the_sum_is_said_in_words(given, words):
+    fields = {"task_name": "pay", "delay_s": 0.0, "redelivery_s": 3600.0, **given}
+
+    assert retry_window(RetryPolicy(**fields)).sum_text() == words

@@ -67,7 +67,7 @@ def stage_of(factory: Any, **settings: Any) -> Any:
     return open_stage(factory, APP, TEST_IDEM=json.dumps(idem), TEST_SCHEME=scheme)
 
 
-@pytest.fixture(params=["prefork", "threads"])
+@pytest.fixture(params=["prefork", "threads", "gevent", "eventlet"])
 def worker_and_stage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Worker, Stage]]:

@@ -44,6 +44,7 @@ class Counts:
         self._ended: Counter[Key] = Counter()
         self._file: _File | None = None
         self._lock = threading.Lock()
+        self._adding_up = threading.Lock()
         os.register_at_fork(after_in_child=self._in_child)
         atexit.register(self.close)
 
@@ -56,7 +57,11 @@ class Counts:
 
     def totals(self) -> Counter[Key]:
         """Of all processes, also those that have ended. Only the main process may ask: it takes
-        over, and removes, the files of the dead."""
+        over, and removes, the files of the dead. From any of its threads."""
+        with self._adding_up:
+            return self._totals()
+
+    def _totals(self) -> Counter[Key]:
         totals: Counter[Key] = Counter()
         for path in list(self.directory.glob(f"*{_ENDING}")):
             counted = Counter(dict(_read(path)))
@@ -74,7 +79,7 @@ class Counts:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def _in_child(self) -> None:
-        self._lock, self._file = threading.Lock(), None
+        self._lock, self._adding_up, self._file = threading.Lock(), threading.Lock(), None
 
 
 class _File:

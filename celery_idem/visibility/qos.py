@@ -100,6 +100,12 @@ class KeptQoS(QoS):
                 return
             super().restore_by_tag(tag, connection, leftmost)
 
+    @property
+    def stranded(self) -> bool:
+        """Whether the channel is closed, or lost what it would need to be."""
+        transport = self.channel.connection
+        return bool(self.channel.closed) or transport is None or transport.client is None
+
     def _has_queue(self, record: bytes) -> bool:
         _, exchange, routing_key = loads(record)
         return bool(queues_of(self.channel, exchange, routing_key))
@@ -134,10 +140,9 @@ class KeptQoS(QoS):
         connection is held, for the consumer; a pool of threads that ack at once borrows others,
         so that kombu's limit (``max_connections``) is never used up by what lies idle.
         """
-        channel = self.channel
-        transport = channel.connection
-        if channel.closed or transport is None or transport.client is None:
+        if self.stranded:
             return None
+        channel = self.channel
         if self._runner is None or self._runner.client.connection_pool is not channel.pool:
             # not channel.Client: it would prefix the first key of a script only
             client = redis.Redis(connection_pool=channel.pool)

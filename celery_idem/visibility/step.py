@@ -128,8 +128,11 @@ class _Keeping:
         self._made: list[KeptQoS] = []
 
     def keep(self, connection: Any) -> None:
-        """Give all channels of this connection, present and future, a kept QoS."""
-        self.let_go()
+        """Give all channels of this connection, present and future, a kept QoS.
+
+        The consumer may have several: with green threads, remote control has one of its own.
+        """
+        self._let_go([qos for qos in self._made if qos.stranded])
         transport = connection.transport
         for channel in transport.channels:
             self._equip(channel)
@@ -144,9 +147,12 @@ class _Keeping:
 
     def let_go(self) -> None:
         """The connection is lost: give back what its channels hold, but what tasks work on."""
-        for qos in self._made:
+        self._let_go(self._made)
+
+    def _let_go(self, made: list[KeptQoS]) -> None:
+        for qos in made:
             qos.let_go()
-        self._made.clear()
+        self._made = [qos for qos in self._made if qos not in made]
 
     def _equip(self, channel: Any) -> None:
         if channel.QoS is not kombu_redis.QoS:

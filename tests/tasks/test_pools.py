@@ -11,7 +11,7 @@ from celery_idem.core.record import State
 from tests.support.waiting import wait_until
 from tests.tasks.stage import Stage, open_stage
 
-LEASE_S = 1.5
+LEASE_S = 3.0
 DEADLINE_S = 60
 
 POOLS = ["prefork", "threads", "solo", "gevent", "eventlet"]

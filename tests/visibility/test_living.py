@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -65,6 +66,21 @@ def test_forty_seconds_of_work_start_once(kept, effects, start_worker):
 
     effects.wait_count("long:end", 1, deadline_s=90)
     assert effects.keys() == ["long:start", "long:end"]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
+def test_every_pool_keeps_what_it_holds(pool, kept, effects, start_worker):
+    """With green threads, remote control opens a consumer's connection of its own: the first one's
+    holder must not be forgotten for it."""
+    app = kept(TEST_CONF='{"worker_enable_remote_control": true}')
+    worker = start_worker(APP, pool=pool, concurrency=1)
+    app.work.delay("long", 10)  # a lease is 3 s
+    effects.wait_count("long:start", 1)
+
+    effects.wait_count("long:end", 1)
+
+    assert effects.keys() == ["long:start", "long:end"]
+    assert not re.search("taking over|given to other workers", worker.log_text())
 
 
 @pytest.mark.slow

@@ -114,6 +114,19 @@ def test_a_shared_step_is_run_by_whoever_comes_first(
     assert effects.count("mail") == 1
 
 
+@pytest.mark.parametrize(("place", "mails"), [("before", 1), ("inside", 2)])
+def test_a_shared_step_whose_runner_was_killed_is_run_by_another(
+    jobs: Any, worker: Any, effects: Effects, plan: Any, place: str, mails: int
+) -> None:
+    """S-S3: inside, between the mail and its record, it is sent once more, whoever sends it."""
+    plan(f"{place}:mail", "kill 1")
+
+    results = [jobs.sharing.delay(f"job-{n}", 7) for n in range(6)]
+
+    assert {r.get(timeout=2 * DEADLINE_S) for r in results} == {"mail done"}
+    assert effects.count("mail") == mails
+
+
 def test_a_batch_goes_on_behind_the_last_item_that_was_done_wherever_it_was_killed(
     jobs: Any, worker: Any, effects: Effects, plan: Any
 ) -> None:

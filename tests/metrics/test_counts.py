@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
+from celery_idem.metrics import counts as counting
 from celery_idem.metrics.counts import FIRST_BYTES, Counts
 
 pytestmark = pytest.mark.platform("linux", "darwin")
@@ -45,15 +48,29 @@ def test_what_children_counted_stays_when_they_have_ended(counts: Counts) -> Non
     assert len(list(counts.directory.iterdir())) == 1
 
 
-def test_scrapes_at_once_count_nothing_twice(counts: Counts) -> None:
+def test_scrapes_at_once_count_nothing_twice(
+    counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server and a file ask at the same time; the first who sees a dead child takes it over."""
     for _ in range(20):
         in_a_child(counts, 5, "a")
+    together = Barrier(8)
+    read = counting._read
+
+    def slowly(path: Path) -> Iterator[tuple[counting.Key, int]]:
+        yield from list(read(path))
+        time.sleep(0.01)  # another thread's turn, between what is read and what is removed
+
+    monkeypatch.setattr(counting, "_read", slowly)
+
+    def ask(_: int) -> int:
+        together.wait(60)
+        return counts.totals()["a",]
 
     with ThreadPoolExecutor(8) as pool:
-        seen = list(pool.map(lambda _: counts.totals()["a",], range(40)))
+        seen = set(pool.map(ask, range(8)))
 
-    assert set(seen) == {100}
+    assert seen == {100}
 
 
 def test_threads_of_one_process_count_together(counts: Counts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 from celery_idem.core.errors import ConfigError, IdemError
-from celery_idem.core.order import Lane, parse_lanes
+from celery_idem.core.order import DeadlineOrder, Lane, parse_lanes
 from celery_idem.lanes import simulate as simulation
 from celery_idem.lanes.simulate import Fleet, Load, Result
 from celery_idem.lanes.status import LaneStatus, Status, look
@@ -167,7 +168,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 @click.option(
     "--propose/--no-propose", default=True, help="Search weights that keep the deadlines."
 )
-@click.option("--jobs", default=simulation.MAX_JOBS, show_default=True, help="Jobs to simulate.")
+@click.option("--jobs", type=click.IntRange(min=100), default=simulation.MAX_JOBS,
+              show_default=True, help="Jobs to simulate, at least five a process.")  # fmt: skip
 @click.option("--picture", type=click.Path(dir_okay=False), help="Write a picture (matplotlib).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -190,7 +192,7 @@ def simulate(
         loads, measured = _loads(ctx, given)
         fleets = _fleets(workers, processes, measured)
         names = _orders(orders, loads)
-    except (IdemError, ValueError) as error:
+    except IdemError as error:
         raise click.ClickException(str(error)) from error
     results = []
     for fleet in fleets:
@@ -199,7 +201,10 @@ def simulate(
     asked = propose and any(load.lane.deadline_s for load in loads)
     proposal = simulation.propose(loads, fleets[0]) if asked else None
     if picture:
-        draw_waits(results, picture)
+        try:
+            draw_waits(results, picture)
+        except (OSError, ValueError) as error:  # no such folder; a kind of picture it can't draw
+            raise click.ClickException(f"--picture {picture}: {error}") from error
     if as_json:
         plain = {
             "results": [asdict(result) for result in results],
@@ -216,7 +221,11 @@ def simulate(
 
 def _loads(ctx: click.Context, given: Sequence[str]) -> tuple[list[Load], Fleet | None]:
     if given:
-        return [_parse_load(text) for text in given], None
+        loads = [_parse_load(text) for text in given]
+        names = [load.lane.name for load in loads]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ConfigError(f"--lane {twice[0]!r} is given twice; each lane has one rate")
+        return loads, None
     app = _app(ctx)
     if app is None:
         raise ConfigError("give at least one --lane NAME:rate=…,run=…")
@@ -254,23 +263,33 @@ def _parse_load(text: str) -> Load:
         raise ConfigError(
             f"--lane {text!r}: needs rate and run, and knows {', '.join(sorted(known))}"
         )
-    lane: dict[str, Any] = {"weight": float(values.get("weight", 1))}
-    if "reserve" in values:
-        lane["reserve"] = int(values["reserve"])
-    if "deadline" in values:
-        lane["deadline"] = float(values["deadline"])
-    rate, run = float(values["rate"]), float(values["run"])
-    if rate <= 0 or run <= 0:
-        raise ConfigError(f"--lane {text!r}: rate and run must be above 0")
-    spread = values.get("spread", "exponential")
+    spread = values.pop("spread", "exponential")
     if spread not in ("exponential", "fixed"):
         raise ConfigError(f"--lane {text!r}: spread is exponential or fixed")
-    return Load(parse_lanes({name: lane})[0], rate, run, spread)
+    numbers = {key: _number(text, key, value) for key, value in values.items()}
+    rate, run = numbers.pop("rate"), numbers.pop("run")
+    if rate <= 0 or run <= 0:
+        raise ConfigError(f"--lane {text!r}: rate and run must be above 0")
+    return Load(parse_lanes({name: numbers})[0], rate, run, spread)
+
+
+def _number(text: str, key: str, value: str) -> float:
+    kind = int if key == "reserve" else float
+    with contextlib.suppress(ValueError):
+        if math.isfinite(found := kind(value)):
+            return found
+    what = "a whole number" if kind is int else "a number"
+    raise ConfigError(f"--lane {text!r}: {key} must be {what}, not {value!r}")
 
 
 def _fleets(workers: str | None, processes: int | None, measured: Fleet | None) -> list[Fleet]:
     base = measured or Fleet(1, 4)
-    counts = [int(part) for part in workers.split(",")] if workers else [base.workers]
+    try:
+        counts = [int(part) for part in workers.split(",")] if workers else [base.workers]
+    except ValueError:
+        raise ConfigError(
+            f"--workers must be whole numbers like 1,10,10000, not {workers!r}"
+        ) from None
     each = processes or base.processes
     if min(counts) < 1 or each < 1:
         raise ConfigError("--workers and --processes must be at least 1")
@@ -283,6 +302,8 @@ def _orders(text: str, loads: Sequence[Load]) -> list[str]:
         unknown = [name for name in names if name not in simulation.ORDERS]
         if unknown:
             raise ConfigError(f"unknown order {unknown[0]!r}: {', '.join(simulation.ORDERS)}")
+        if "deadline" in names:
+            DeadlineOrder(load.lane for load in loads)  # it says which lane has none
         return names
     can_deadline = all(load.lane.deadline_s for load in loads)
     return [name for name in simulation.ORDERS if name != "deadline" or can_deadline]

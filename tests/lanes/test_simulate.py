@@ -126,6 +126,17 @@ def test_the_command_prints_a_table_json_and_a_picture(tmp_path: Path) -> None:
         (["--lane", "low:rate=0,run=1"], "rate and run must be above 0"),
         (["--lane", "low:rate=1,run=1", "--orders", "fair"], "unknown order 'fair'"),
         (["--lane", "low:rate=1,run=1", "--workers", "0"], "must be at least 1"),
+        (
+            ["--lane", "low:rate=1,run=1", "--workers", "x"],
+            "whole numbers like 1,10,10000, not 'x'",
+        ),
+        (["--lane", "low:rate=a,run=1"], "rate must be a number, not 'a'"),
+        (["--lane", "low:rate=nan,run=1"], "rate must be a number, not 'nan'"),
+        (["--lane", "low:rate=1,run=inf"], "run must be a number, not 'inf'"),
+        (["--lane", "low:rate=1,run=1,reserve=1.5"], "reserve must be a whole number, not '1.5'"),
+        (["--lane", "low:rate=1,run=1,weight=0"], "weight must be above 0"),
+        (["--lane", "low:rate=1,run=1", "--lane", "low:rate=2,run=1"], "'low' is given twice"),
+        (["--lane", "low:rate=1,run=1", "--orders", "deadline"], "lane 'low' has none"),
     ],
 )
 def test_wrong_options_are_answered_clearly(arguments: list[str], says: str) -> None:
@@ -133,3 +144,13 @@ def test_wrong_options_are_answered_clearly(arguments: list[str], says: str) -> 
 
     assert outcome.exit_code == 1
     assert says in outcome.output
+
+
+def test_a_picture_that_cannot_be_written_is_answered_clearly() -> None:
+    pytest.importorskip("matplotlib")
+    arguments = ["--lane", "low:rate=1,run=1", "--jobs", "100", "--picture", "/nowhere/x.png"]
+
+    outcome = CliRunner().invoke(command, arguments)
+
+    assert outcome.exit_code == 1
+    assert "--picture /nowhere/x.png: " in outcome.output

@@ -26,6 +26,8 @@ logger = logging.getLogger("celery_idem.transport")
 EVERY_S = 30.0
 MOST_AT_ONCE = 100
 BATCH = 100
+#: Longest time for which one worker's look keeps the others from theirs, in milliseconds.
+LOOK_MS = 20_000
 
 
 def has_buried(channel: Any) -> bool:
@@ -122,7 +124,16 @@ class BuriedStep(bootsteps.StartStopStep):
 def _sweep(consumer: Any, channel: Any) -> None:
     for queue in list(consumer.app.amqp.queues.consume_from):
         try:
-            collect(consumer.app, channel, queue, MOST_AT_ONCE, quick=True)
+            _collect_alone(consumer.app, channel, queue)
         except (IdemError, *consumer.connection_errors) as error:
             logger.warning("what the broker set aside stays there for now: %s", error)
             return
+
+
+def _collect_alone(app: Any, channel: Any, queue: str) -> None:
+    """Not while another worker does: a letter that two store has died twice."""
+    looking = f"{channel.keys.lane(queue)}:dead:look"
+    if not channel.raw.set(looking, b"", nx=True, px=LOOK_MS):
+        return
+    collect(app, channel, queue, MOST_AT_ONCE, quick=True)
+    channel.raw.delete(looking)

@@ -127,3 +127,22 @@ def test_an_interrupted_collection_begun_again_stores_nothing_twice(
         assert buried.collect(stage.tasks.app, channel, "celery") == 1
 
     assert letters_of(stage.tasks.app).count(Filter()) == 1
+
+
+def test_two_workers_do_not_bring_it_over_at_once(stage: Stage) -> None:
+    """Or a message that died once would be a letter that died twice."""
+    delivered_too_often(stage, "once")
+    app = stage.tasks.app
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        consumer = SimpleNamespace(app=app, connection_errors=())
+        channel.raw.set("rs:{celery}:dead:look", b"", px=60_000)  # another worker looks
+        buried._sweep(consumer, channel)
+        assert letters_of(app).count(Filter()) == 0
+
+        channel.raw.delete("rs:{celery}:dead:look")
+        buried._sweep(consumer, channel)
+        buried._sweep(consumer, channel)
+
+    [letter] = letters_of(app).page(Filter())
+    assert letter.times == 1

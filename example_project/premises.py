@@ -41,9 +41,10 @@ class Premises:
     def gateway(self) -> Path:
         return self.folder / "gateway.sqlite3"
 
-    def open(self, workers: int, database: str = "") -> None:
+    def open(self, workers: int, database: str = "", fresh: bool = True) -> None:
         """Server, gateway, database and workers, in this order. ``database``: a URL; default:
-        SQLite in the folder. Also sets this process's environment, which the shop's settings read.
+        SQLite in the folder. ``fresh``: it must hold no orders. Also sets this process's
+        environment, which the shop's settings read.
         """
         Books(self.books).create()
         address = self._start_gateway()
@@ -56,7 +57,7 @@ class Premises:
             **self.settings,
         )
         os.environ.update(self.env)
-        stockroom.prepare()
+        stockroom.prepare(fresh)
         for _ in range(workers):
             self.hire()
 

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             settings = {"SHOP_STORE": "tiered"}
             shop = Premises(folder, family, scheme="redis-streams://", settings=settings)
             print("starting a server, a gateway, a database and a worker ...", flush=True)
-            shop.open(workers=1, database=options.database)
+            shop.open(workers=1, database=options.database, fresh=False)
             site, address = start_site(shop, options.port)
             shop.wait_ready(Reader(shop.books, shop.gateway))
             wait_for_site(site, address, folder / "site.log")

@@ -18,11 +18,12 @@ class Stock:
     taken: int  #: pieces that are no longer in stock
 
 
-def prepare() -> None:
-    """Make the tables and put the products in. The environment says which database, see the
-    shop's settings.
+def prepare(fresh: bool = True) -> None:
+    """Make the tables and put the products in, unless they are there. The environment says which
+    database, see the shop's settings.
 
-    Raises ``RuntimeError`` when the database can't be used, or has seen orders already.
+    Raises ``RuntimeError`` when the database can't be used; and when it has seen orders already,
+    where it is to be ``fresh``.
     """
     import django
     from django.core.exceptions import ImproperlyConfigured
@@ -38,14 +39,12 @@ def prepare() -> None:
         raise RuntimeError(f"this database can't be used: {error}") from error
     from example_project.shop.models import Order, Product
 
-    if orders := Order.objects.count():
+    if fresh and (orders := Order.objects.count()):
         raise RuntimeError(
             f"this database holds {orders} orders, which would be counted, too: give an empty one"
         )
-    Product.objects.all().delete()
-    Product.objects.bulk_create(
-        Product(name=name, cents=cents, left=PIECES) for name, cents in PRODUCTS.items()
-    )
+    for name, cents in PRODUCTS.items():
+        Product.objects.get_or_create(name=name, defaults={"cents": cents, "left": PIECES})
 
 
 def count() -> Stock:

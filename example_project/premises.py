@@ -17,7 +17,7 @@ from example_project.figures import Reader
 LANES = "critical,normal,low"
 #: Processes of each worker.
 CHILDREN = 2
-READY_DEADLINE_S = 60.0
+READY_DEADLINE_S = 150.0
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from tests.support import leftovers
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 100
+DEADLINE_S = 250
 
 
 class Stage:

@@ -16,6 +16,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(find_redis_binary() is None, reason="no Redis server binary"),
 ]
 

@@ -1,6 +1,7 @@
 """Idempotent tasks on lanes, with no set-up but the setting.
 
-Read from the environment: ``TEST_BROKER`` (Redis), ``TEST_EFFECTS``.
+Read from the environment: ``TEST_BROKER``, ``TEST_EFFECTS``, ``TEST_STORE`` (a Redis, where the
+broker is none).
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ app = Celery("lanes_idem", broker=os.environ["TEST_BROKER"])
 app.conf.update(
     task_ignore_result=True,
     broker_connection_retry_on_startup=True,
-    idem={"lanes": {"critical": 10, "normal": 5, "low": 1}},
+    idem={
+        "lanes": {"critical": 10, "normal": 5, "low": 1},
+        **({"store": os.environ["TEST_STORE"]} if "TEST_STORE" in os.environ else {}),
+    },
 )
 
 
@@ -33,4 +37,18 @@ def pay(self: Any, order: str, fail: bool = False, busy_s: float = 0.0) -> None:
     Effects.from_env().bump(f"queue:{queue}")
     time.sleep(busy_s)
     if fail and self.request.retries == 0:
+        raise self.retry(countdown=0)
+
+
+@app.task(
+    base=IdempotentTask, name="lanes_idem.refund", bind=True, lane="low", idem_key="refund:{order}",
+    max_retries=3,
+)  # fmt: skip
+def refund(self: Any, order: str) -> None:
+    """Never works in lane low; elsewhere at its second attempt."""
+    queue = self.request.delivery_info["routing_key"]
+    Effects.from_env().bump(order, queue=queue, retries=self.request.retries)
+    if queue == "low":
+        raise RuntimeError("not from here")
+    if self.request.retries == 0:
         raise self.retry(countdown=0)

@@ -51,6 +51,20 @@ def test_an_owner_that_asks_again_after_its_lease_still_has_it_if_nobody_took_it
     assert (again.claim.fence, again.crashes) == (first.fence, 0)
 
 
+def test_an_owner_that_asks_again_has_its_lease_and_retention_from_then_on(store, clock):
+    take(store, owner="w", task_id="t1", lease_ms=SHORT_MS, retention_ms=LONG_MS)
+    before = store.get(KEY)
+    clock.pass_ms(SHORT_MS)
+
+    take(store, owner="w", task_id="t1", lease_ms=2 * LONG_MS, retention_ms=4 * LONG_MS)
+
+    after = store.get(KEY)
+    assert (after.lease_ms, after.retention_ms) == (2 * LONG_MS, 4 * LONG_MS)
+    assert after.lease_until_ms - before.lease_until_ms > LONG_MS
+    assert after.expires_ms - before.expires_ms > 2 * LONG_MS
+    assert isinstance(store.claim(ask(owner="w2", task_id="t2")), Held)
+
+
 def test_an_owner_that_asks_again_after_it_lost_the_key_is_held(store, clock):
     take(store, owner="w", task_id="t1", lease_ms=SHORT_MS)
     clock.pass_ms(SHORT_MS)
@@ -218,3 +232,14 @@ def test_the_fence_grows_although_the_record_has_expired(store, clock):
     assert store.get(KEY) is None
 
     assert take(store, owner="w2").fence > first.fence
+
+
+def test_a_poisoned_key_is_kept_for_the_retention_of_the_task_that_asks(store):
+    crash_times(store, 3)
+    before = store.get(KEY)
+
+    assert store.claim(ask(owner="w", retention_ms=3 * LONG_MS)) == Poison(3)
+
+    after = store.get(KEY)
+    assert after.retention_ms == 3 * LONG_MS
+    assert after.expires_ms - before.expires_ms > LONG_MS

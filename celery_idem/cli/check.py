@@ -12,6 +12,7 @@ from celery_idem.core.errors import IdemError
 from celery_idem.doctor import told
 from celery_idem.doctor.checks import CHECKS
 from celery_idem.doctor.finding import Check, Severity
+from celery_idem.doctor.fleet import PATIENCE_S
 from celery_idem.doctor.project import Project
 from celery_idem.doctor.runner import Found, Report, chosen, run
 
@@ -34,6 +35,8 @@ _LEVELS = [level.word for level in sorted(Severity, reverse=True)]
 @click.option("--require-all", is_flag=True, help="Exit 3 when a check could not be made.")
 @click.option("--rabbitmq-api", envvar="IDEM_RABBITMQ_API", metavar="URL",
               help="RabbitMQ's management API: http://user:password@host:15672.")  # fmt: skip
+@click.option("--timeout", "timeout_s", default=PATIENCE_S, show_default=True,
+              help="Seconds to wait for the workers' answers.")  # fmt: skip
 @click.option("--list", "listed", is_flag=True, help="List the checks, and make none.")
 @click.option("--explain", metavar="ID", help="Explain one check (or: all), and make none.")
 @click.pass_context
@@ -47,6 +50,7 @@ def check(
     no_servers: bool,
     require_all: bool,
     rabbitmq_api: str | None,
+    timeout_s: float,
     listed: bool,
     explain: str | None,
 ) -> None:
@@ -67,7 +71,8 @@ def check(
         for it in wanted:
             click.echo(f"{it.id}  {it.severity.word:<7}  {it.about}")
         return
-    report = run(Project(_app(ctx), rabbitmq_api=rabbitmq_api), wanted)
+    project = Project(_app(ctx), rabbitmq_api=rabbitmq_api, patience_s=timeout_s)
+    report = run(project, wanted)
     _FORMS["json" if as_json else form](report, fail_level)
     ctx.exit(exit_code(report, fail_level, require_all))
 

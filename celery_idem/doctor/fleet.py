@@ -50,7 +50,7 @@ class Fleet:
         return found
 
 
-def ask_fleet(app: Any, patience_s: float = PATIENCE_S) -> Fleet:
+def ask_fleet(app: Any, patience_s: float) -> Fleet:
     """Ask every worker on the broker, by four broadcasts; wait ``patience_s`` seconds for them."""
     stats: Mapping[str, Any] = app.control.inspect(timeout=patience_s).stats() or {}
     if not stats:
@@ -59,7 +59,7 @@ def ask_fleet(app: Any, patience_s: float = PATIENCE_S) -> Fleet:
     inspect = app.control.inspect(timeout=LONGEST_S, limit=len(stats))
     queues: Mapping[str, Any] = inspect.active_queues() or {}
     tasks: Mapping[str, Any] = inspect.registered() or {}
-    clocks = _ask_clocks(app, patience_s)
+    clocks = _ask_clocks(app, patience_s, len(stats))
     own = {name for name in app.tasks if not name.startswith("celery.")}
     return Fleet(
         tuple(
@@ -81,7 +81,7 @@ def _visibility_timeout_s(stats: Mapping[str, Any]) -> float:
     return float(options.get("visibility_timeout", DEFAULT_VISIBILITY_TIMEOUT_S))
 
 
-def _ask_clocks(app: Any, patience_s: float) -> dict[str, Clock]:
+def _ask_clocks(app: Any, patience_s: float, workers: int) -> dict[str, Clock]:
     """Each answer stands between the asking and its arrival: the middle is off by half of that."""
     found: dict[str, Clock] = {}
     asked_s = time.time()
@@ -92,5 +92,5 @@ def _ask_clocks(app: Any, patience_s: float) -> dict[str, Clock]:
             if isinstance(told, Mapping) and "time_s" in told:
                 found[name] = Clock(float(told["time_s"]) - (asked_s + half_s), half_s)
 
-    app.control.broadcast(COMMAND, reply=True, timeout=patience_s, callback=heard)
+    app.control.broadcast(COMMAND, reply=True, timeout=patience_s, limit=workers, callback=heard)
     return found

@@ -32,15 +32,21 @@ def load_tasks(app: Any) -> list[Broken]:
     if loading.broken:
         for module in app.loader.default_modules:
             loading.attempt(partial(app.loader.import_task_module, module), module)
-    if loading.broken or not app.finalized:
-        app.finalized = True  # what follows is Celery's finalize(), one task at a time
-        for announce in list(_finalizers):
-            loading.attempt(partial(announce, app))
+    loading.attempt(app.finalize)
+    if loading.broken:
+        _finish(app, loading)
+    return loading.broken
+
+
+def _finish(app: Any, loading: _Loading) -> None:
+    """Celery's ``finalize``, which stops at the first task that is refused, one task at a time."""
+    app.finalized = True
+    for announce in list(_finalizers):
+        loading.attempt(partial(announce, app))
     while app._pending:
         loading.attempt(partial(maybe_evaluate, app._pending.popleft()))
     for task in list(app._tasks.values()):
         loading.attempt(partial(task.bind, app), task.name)
-    return loading.broken
 
 
 class _Loading:

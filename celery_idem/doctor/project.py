@@ -13,6 +13,7 @@ from celery_idem.binding import binding_of
 from celery_idem.core.errors import ConfigError, IdemError
 from celery_idem.core.settings import Settings
 from celery_idem.doctor.finding import Place
+from celery_idem.doctor.fleet import PATIENCE_S
 from celery_idem.doctor.loading import Broken, load_tasks
 from celery_idem.doctor.servers import Servers
 from celery_idem.doctor.source.effects import Traced, trace
@@ -58,10 +59,12 @@ class Project:
     """What checks look at. Loading it imports the app's task modules, as a worker does; nothing
     else of the project is run."""
 
-    def __init__(self, app: Any, *, rabbitmq_api: str | None = None) -> None:
+    def __init__(
+        self, app: Any, *, rabbitmq_api: str | None = None, patience_s: float = PATIENCE_S
+    ) -> None:
         self.app = app._get_current_object() if hasattr(app, "_get_current_object") else app
         self.reader = Reader()
-        self.servers = Servers(self, rabbitmq_api=rabbitmq_api)
+        self.servers = Servers(self, rabbitmq_api=rabbitmq_api, patience_s=patience_s)
         self._effects: dict[str, Traced] = {}
         self.broken: list[Broken] = load_tasks(self.app)
 
@@ -95,11 +98,6 @@ class Project:
             return binding_of(self.app).settings
         except (ConfigError, TypeError) as error:
             return error
-
-    @property
-    def store_name(self) -> str:
-        """What ``idem["store"]`` says, or ``""`` for the default."""
-        return self.settings.store or ""
 
     # -- the broker
 

@@ -43,9 +43,10 @@ class RedisFacts:
 class Servers:
     """Answers of the project's servers. All raise :class:`NotChecked` where none is given."""
 
-    def __init__(self, project: Project, *, rabbitmq_api: str | None = None) -> None:
+    def __init__(self, project: Project, *, rabbitmq_api: str | None, patience_s: float) -> None:
         self._project = project
         self._rabbitmq_api = rabbitmq_api
+        self._patience_s = patience_s
         self._answers: dict[str, Any] = {}
 
     @property
@@ -112,7 +113,7 @@ class Servers:
     def _ask_fleet(self) -> Fleet:
         with self._connection():
             pass  # a broker that does not answer is no fleet without workers
-        return ask_fleet(self._project.app)
+        return ask_fleet(self._project.app, self._patience_s)
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:

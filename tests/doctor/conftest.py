@@ -19,6 +19,9 @@ from celery_idem.doctor.checks import CHECKS
 from celery_idem.doctor.project import Project
 from celery_idem.doctor.runner import Report, chosen, run
 
+#: Seconds that workers have for their answers, on a machine that is busy with other tests.
+PATIENCE_S = 5.0
+
 _numbers = itertools.count()
 
 #: what every project begins with; a test's own text comes after it
@@ -59,7 +62,8 @@ class Examined:
     def report(self, *ids: str, servers: bool = False, **options: Any) -> Report:
         """What these checks (or all) say. Without servers unless asked for."""
         only_shared(self._shared)
-        return run(Project(self.app, **options), chosen(CHECKS, only=ids, servers=servers))
+        project = Project(self.app, **{"patience_s": PATIENCE_S, **options})
+        return run(project, chosen(CHECKS, only=ids, servers=servers))
 
     def found(self, *ids: str, **options: Any) -> list[tuple[str, str]]:
         """(id, task's bare name or setting) of what is found, sorted."""
@@ -90,6 +94,7 @@ def _no_django(monkeypatch: pytest.MonkeyPatch) -> None:
     """These projects have no Django, whatever other tests of this process have set up."""
     monkeypatch.setattr(binding, "_django_is_configured", lambda: False)
     monkeypatch.setattr(binding, "_django_has_us", lambda: False)
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)  # which workers would inherit
 
 
 @pytest.fixture

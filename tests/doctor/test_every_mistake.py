@@ -17,6 +17,7 @@ import pytest
 from celery import VERSION
 
 from celery_idem.doctor.checks import CHECKS
+from tests.doctor.conftest import PATIENCE_S
 
 MISTAKES = Path(__file__).with_name("mistakes")
 _EXPECTED = re.compile(r"# expect: (IDEM\d{3})")
@@ -45,7 +46,7 @@ def check(folder: Path) -> Callable[..., Document]:
         done = subprocess.run(
             [
                 sys.executable, "-m", "celery", "-A", f"shop.{name}:app", "idem", "check", "--json",
-                *words,
+                "--timeout", str(PATIENCE_S), *words,
             ],
             cwd=folder, capture_output=True, text=True, timeout=110,
             env={**os.environ, "TEST_BROKER": broker, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from celery_idem.doctor.checks import CHECKS
+from tests.doctor.conftest import PATIENCE_S
 
 MANAGE = ["example_project/manage.py"]
 CELERY = ["-m", "celery", "-A", "example_project.shop"]
@@ -34,7 +35,8 @@ def test_the_example_shop_with_its_workers_has_nothing_to_mend(
     start_worker("example_project.shop", queues=["critical", "normal", "low"], env=env)
 
     # an old Celery is a true alarm on the oldest leg
-    words = ("idem", "check", "--fail-level", "info", "--require-all", "--ignore", "IDEM070")
+    words = ["idem", "check", "--fail-level", "info", "--require-all", "--ignore", "IDEM070"]
+    words += ["--timeout", str(PATIENCE_S)]
     both = [say(*CELERY, *words), say(*MANAGE, *words)]
 
     assert [code for code, _ in both] == [0, 0], both

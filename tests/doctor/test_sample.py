@@ -37,11 +37,12 @@ def style(
     shutil.copytree(SAMPLE, package)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")  # boto3 wants one to make a client
-    shared = set(_state._on_app_finalizers)
+    shared, current = set(_state._on_app_finalizers), _state._tls.current_app
     with stand_ins():
         module = importlib.import_module(f"theirs.{request.param}")
         yield module
     only_shared(shared)
+    _state._tls.current_app = current
     module.app.close()
     for name in [it for it in sys.modules if it == "theirs" or it.startswith("theirs.")]:
         del sys.modules[name]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def test_an_unknown_setting_is_found_with_the_nearest_right_one(project):
     examined = project("app.conf.idem = {'leese_s': 10}")
@@ -140,3 +142,24 @@ def test_tasks_that_break_the_promise_are_all_found_and_not_the_first_alone(proj
     assert sorted(it.finding.task.rpartition(".")[2] for it in report.found) == names
     assert all(it.finding.place is not None for it in report.found)
     assert [it for it in report.found if not it.finding.remedy] == []
+
+
+def test_an_app_that_is_right_is_finalized_as_celery_does(project):
+    """Handlers of ``on_after_finalize`` (periodic tasks) are called: Django's checks run in every
+    process of a site."""
+    examined = project(
+        """
+        called = []
+
+        @app.on_after_finalize.connect
+        def periodic(sender, **_):
+            called.append(sender)
+
+        @app.task(base=IdempotentTask)
+        def right(): ...
+        """
+    )
+
+    examined.report("IDEM003")
+
+    assert sys.modules[examined.path.stem].called == [examined.app]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -18,6 +19,7 @@ SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 DEFAULT_SENTINEL_PORT = 26379
 
+_PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
 _SCHEMES = ("redis", "rediss", "unix", "redis+socket", "rediss+socket", "sentinel")
 
 
@@ -96,8 +98,9 @@ def _sentinel_client(url: str, options: dict[str, Any]) -> redis.Redis:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown."""
-    parts = urlsplit(url)
-    if not parts.password:
-        return url
-    return url.replace(f":{parts.password}@", ":***@")
+    """The URL, or several, as they may be shown.
+
+    >>> without_password("sentinel://:secret@a:26379;sentinel://me:other@b:26379/0")
+    'sentinel://:***@a:26379;sentinel://me:***@b:26379/0'
+    """
+    return _PASSWORD.sub("***", url)

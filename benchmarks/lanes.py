@@ -176,6 +176,26 @@ def _length(busy_s: float) -> str:
     return f"{busy_s * 1000:g} ms" if busy_s < 1 else f"{busy_s:g} s"
 
 
+def reserve(span_s: float) -> Section:
+    """Critical jobs, one a second, while a hundred jobs of 30 s wait for four processes."""
+    section = Section(
+        "A hundred low jobs of 30 s on four processes: wait of critical jobs until the start",
+        ("", "critical jobs", "p50 (ms)", "longest (ms)", "low jobs meanwhile"),
+        notes=["One process is reserved for critical. Its cost: low jobs run on three processes, "
+               "and the fourth is idle between critical jobs."],
+    )  # fmt: skip
+    for broker, title in (("redis", "Redis"), ("rabbitmq", "RabbitMQ"), ("quorum", "quorum")):
+        setup = weighted(f"**{title}, lanes, reserve 1**", broker, lanes=RESERVED, processes=4)
+        _say(setup.name)
+        starts = critical_under_flood(setup, 100, 30.0, per_s=1, seconds=span_s)
+        waits = sorted(start.wait_s * 1000 for start in starts if start.lane == "critical")
+        low = sum(start.lane == "low" for start in starts)
+        section.rows.append(
+            (setup.name, str(len(waits)), f"{middle(waits):.0f}", f"{waits[-1]:.0f}", str(low))
+        )
+    return section
+
+
 def throughput(rounds: int, backlog: int) -> Section:
     """Jobs a second of lanes over stock, in runs that took turns."""
     section = Section(
@@ -216,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure everything and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lanes", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short rounds; writes nothing")
-    parser.add_argument("--only", choices=["shares", "seconds", "flood", "throughput"])
+    parser.add_argument("--only", choices=["shares", "seconds", "flood", "reserve", "throughput"])
     options = parser.parse_args(argv)
     quick, begun, about = options.quick, time.monotonic(), machine.describe()
     rounds, span_s = (1, 4.0) if quick else (2, 10.0)
@@ -238,6 +258,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parts["shares"] = do_shares
     parts["seconds"] = lambda: sections.append(seconds())
     parts["flood"] = do_flood
+    parts["reserve"] = lambda: sections.append(reserve(10 if quick else 40))
     parts["throughput"] = lambda: sections.append(
         throughput(3 if quick else 7, 500 if quick else 1000)
     )

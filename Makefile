@@ -9,7 +9,7 @@ ARGS ?=
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo shop test lint bench chaos model docs clean
+.PHONY: help demo shop test lint bench chaos model mutate docs clean
 .SECONDARY:
 
 help: ## show this list
@@ -39,6 +39,10 @@ chaos: $(VENV)/.ready-test ## MINUTES=10 SEED=7: break everything on every broke
 
 model: $(VENV)/.ready-cli ## search every interleaving of the claim protocol up to a bound (minutes)
 	@$(PY) -m model $(ARGS)
+
+mutate: $(VENV)/.ready-mutate ## change each rule and each Lua line: does a test notice? (hours)
+	@$(PY) -m mutation $(ARGS)
+	@$(VENV)/bin/mutmut run
 
 docs: $(VENV)/.ready-docs ## build the documentation into docs/_build
 	@$(PY) -m sphinx -W -q -b html docs docs/_build

@@ -56,8 +56,12 @@ class Script:
 
     def __init__(self, package: str, name: str) -> None:
         self.name = name
-        self.source = files(package).joinpath(f"{name}.lua").read_bytes()
-        self.sha = hashlib.sha1(self.source).hexdigest().encode()
+        self.use(files(package).joinpath(f"{name}.lua").read_bytes())
+
+    def use(self, source: bytes) -> None:
+        """Run this from now on."""
+        self.source = source
+        self.sha = hashlib.sha1(source).hexdigest().encode()
         #: the constant parts of a call on one key
         self.head = _bulk(b"EVALSHA", self.sha, b"1")
 

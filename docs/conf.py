@@ -59,7 +59,9 @@ def write_cases(app: Sphinx) -> None:
     ]
     with (ROOT / "docs" / "cases.csv").open(newline="", encoding="utf-8") as rows:
         for row in csv.DictReader(rows):
-            found = [p for p, text in tests.items() if re.search(rf"\b{row['case']}\b", text)]
+            # quoted in a docstring, or in a test's name: test_c27_…
+            quoted = re.compile(rf"(?i)(?<![a-z0-9]){row['case']}(?![0-9])")
+            found = [p for p, text in tests.items() if quoted.search(text)]
             names = "<br>".join(f"`{p.relative_to(ROOT / 'tests')}`" for p in found) or "none yet"
             project, _, number = row["report"].partition("#")
             link = f"[{row['report']}](https://github.com/{project}/issues/{number})"

@@ -18,7 +18,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import NoReverseMatch, path, reverse
 
 from celery_idem.binding import binding_of
 from celery_idem.core.describe import when
@@ -152,7 +152,7 @@ class DeadLetterAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             facts=_facts(letter) if letter else [],
             arguments=_arguments(letter) if letter else "",
             relatives=_relatives(store, letter) if letter else [],
-            record=_record_address(letter) if letter else "",
+            record=_record_address(letter, self.admin_site.name) if letter else "",
             history=[(when(it.at_ms), it.what, it.by, it.detail) for it in trail],
             log=log,
             actions=[(name, ACTIONS[name][0]) for name in self._actions_of(request)],
@@ -219,7 +219,8 @@ class DeadLetterAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def _back(self, request: Any, query: Query, text: str, level: int) -> HttpResponse:
         self.message_user(request, text, level)
-        return HttpResponseRedirect(reverse(f"admin:{_name('changelist')}") + query.address())
+        listed = reverse(f"admin:{_name('changelist')}", current_app=self.admin_site.name)
+        return HttpResponseRedirect(listed + query.address())
 
 
 def _page(
@@ -282,13 +283,16 @@ def _relatives(store: LetterStore, letter: Letter) -> list[dict[str, Any]]:
     return [{"it": it, "letter": it.letter if it.letter in dead else ""} for it in found]
 
 
-def _record_address(letter: Letter) -> str:
+def _record_address(letter: Letter, site: str) -> str:
     """The page of its key's record, where that is in the database."""
     hashed = binding_of(current_app).settings.hash_keys
     pk = digest_of(digest_of(letter.key) if hashed else letter.key)
     if not letter.key or not KeyRecord.objects.filter(pk=pk).exists():
         return ""
-    return reverse("admin:celery_idem_keyrecord_change", args=[pk])
+    try:
+        return reverse("admin:celery_idem_keyrecord_change", args=[pk], current_app=site)
+    except NoReverseMatch:
+        return ""  # a site that shows letters and no records
 
 
 def _whole(given: Any, default: int, least: int) -> int:

@@ -302,3 +302,31 @@ def test_letters_that_cannot_be_reached_are_an_error_on_the_page(app: Any, brows
         answer = browser.get(page)
         assert answer.status_code == 503
         assert "can't be read now" in answer.content.decode().replace("&#x27;", "'")
+
+
+def test_a_site_of_another_name_stays_in_itself(app: Any, browser: Any) -> None:
+    """A project may have two admin sites: links and redirects go to the one that was asked."""
+    from django.contrib.admin import AdminSite
+    from django.test import override_settings
+    from django.urls import path
+
+    from celery_idem.binding import store_of
+    from celery_idem.django.letters_admin import DeadLetterAdmin
+    from celery_idem.django.models import DeadLetter
+    from tests.django import urls
+
+    site = AdminSite(name="operations")
+    site.register(DeadLetter, DeadLetterAdmin)
+    both = [*urls.urlpatterns, path("operations/", site.urls)]
+    letter = put(app, 1)
+    store_of(app).revoke(letter.key, 60_000)  # it has a record, which this site does not show
+    with override_settings(ROOT_URLCONF=tuple(both)):
+        page = browser.get("/operations/celery_idem/deadletter/").content.decode()
+        form = {"action": "delete", "_selected_action": [letter.id], "confirmed": "yes"}
+        one = browser.get(f"/operations/celery_idem/deadletter/{letter.id}/change/")
+        answer = browser.post("/operations/celery_idem/deadletter/", form)
+
+    assert one.status_code == 200
+
+    assert f"/operations/celery_idem/deadletter/{letter.id}/change/" in page
+    assert answer["Location"].startswith("/operations/")

@@ -39,7 +39,7 @@ def list_letters(ctx: click.Context, wanted: Filter, limit: int, after: int, as_
             for it in letters
         ])  # fmt: skip
         return
-    shown.letters_table(f"{len(letters)} dead letters", letters)
+    shown.letters_table(shown.many(len(letters), "dead letter"), letters)
     if len(letters) == limit and shown.on_terminal():
         click.echo(f"more: --after {letters[-1].position}")
 
@@ -63,7 +63,10 @@ def groups(ctx: click.Context, wanted: Filter, against: int, as_json: bool) -> N
         if as_json:
             shown.dump([shown.group_dict(it) for it in now])
             return
-        shown.groups_table(f"{sum(it.count for it in now)} letters, {len(now)} faults", now)
+        shown.groups_table(
+            f"{shown.many(sum(it.count for it in now), 'letter')}, {shown.many(len(now), 'fault')}",
+            now,
+        )
         return
     if not wanted.since_ms:
         raise click.UsageError("--against needs --since: what is before it is compared with it")

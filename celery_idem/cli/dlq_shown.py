@@ -74,6 +74,14 @@ def group_row(group: Group) -> list[str]:
     ]
 
 
+def many(count: int, word: str) -> str:
+    """
+    >>> many(1, "fault"), many(3, "fault")
+    ('1 fault', '3 faults')
+    """
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
 def short_type(error_type: str) -> str:
     """An error's type without its module.
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -83,6 +84,14 @@ def list_the_rest(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] += "\n".join(lines)
 
 
+def read_again(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> list[str]:
+    """The index has to be read again when a page comes or goes."""
+    return ["index"] if added or removed else []
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("env-get-outdated", read_again)
     app.connect("builder-inited", write_cases)
     app.connect("source-read", list_the_rest)

@@ -49,6 +49,16 @@ class LaneRun:
                     (lane, number, busy_s), queue=lane, producer=producer, **options
                 )
 
+    def send_while_frozen(self, worker: Worker, count: int, busy_s: float) -> None:
+        """Backlogs of all three lanes that are there before the worker sees any of them, however
+        slowly they are published."""
+        worker.stop_tree()
+        try:
+            for lane in ("low", "normal", "critical"):
+                self.send(lane, count, busy_s)
+        finally:
+            worker.cont_tree()
+
     def worker(self, *queues: str, concurrency: int = 2, **options: Any) -> Worker:
         """A ready worker of the app, on the three lanes unless told otherwise."""
         queues = queues or ("critical", "normal", "low")

@@ -46,6 +46,13 @@ def slow(key: str, seconds: float) -> str:
     return key
 
 
+@app.task(name="streams.work", ignore_result=True)
+def work(key: str, seconds: float) -> None:
+    """Be busy for a while, then note one effect."""
+    time.sleep(seconds)
+    Effects.from_env().bump(key)
+
+
 @app.task(name="streams.noop", ignore_result=True)
 def noop() -> None:
     """Nothing."""

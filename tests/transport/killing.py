@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: messages that wait while workers are killed
 BACKLOG = 400
+#: seconds of a job: slower together than one producer, so that work is there at every kill
+BUSY_S = 0.005
 OPTIONS: dict[str, dict[str, Any]] = {
     "streams": {"lease_s": 3},
     "stock": {
@@ -60,7 +62,7 @@ class KillRun(Stage):
         """Send so many more, each with a key of its own."""
         with self.module.app.producer_pool.acquire(block=True) as producer:
             for _ in range(count):
-                self.module.effect.apply_async((str(self.sent),), producer=producer)
+                self.module.work.apply_async((str(self.sent), BUSY_S), producer=producer)
                 self.sent += 1
 
     # -- the two kinds of death
@@ -92,10 +94,11 @@ class KillRun(Stage):
                 worker.close()
 
     def _is_busy(self, worker: Worker) -> bool:
-        """Whether the worker has run a task since its start; until then there is work for it."""
+        """Whether the worker has run a task since its start, and more of them wait."""
         missing = BACKLOG - self.left()
         if missing > BACKLOG / 4:
             self.add(missing)
+            return False
         children = set(worker.children())
         return any(line["pid"] in children for line in self._recent_lines())
 

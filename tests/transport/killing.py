@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 #: messages that wait while workers are killed
 BACKLOG = 400
 #: seconds of a job: slower together than one producer, so that work is there at every kill
-BUSY_S = 0.005
+BUSY_S = 0.02
 OPTIONS: dict[str, dict[str, Any]] = {
     "streams": {"lease_s": 3},
     "stock": {
@@ -98,9 +98,9 @@ class KillRun(Stage):
         missing = BACKLOG - self.left()
         if missing > BACKLOG / 4:
             self.add(missing)
-            return False
         children = set(worker.children())
-        return any(line["pid"] in children for line in self._recent_lines())
+        has_run = any(line["pid"] in children for line in self._recent_lines())
+        return has_run and self.left() > BACKLOG / 8
 
     def _recent_lines(self) -> list[dict[str, Any]]:
         if not self.effects.path.exists():

@@ -8,10 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from example_project.shop.database import database
 from tests.demo.stage import ROOT
 from tests.support import services
 
@@ -62,7 +62,16 @@ def test_the_first_commands_of_a_project_work_and_both_ways_say_the_same(say) ->
         assert "No such command" in say(*way, "idem", "nonsense", code=2)
 
 
-def test_what_a_database_url_means() -> None:
+@pytest.fixture
+def database(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``database(url)`` of the shop, whose import must not give other tests its settings."""
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "example_project.shop.settings")
+    from example_project.shop.database import database
+
+    return database
+
+
+def test_what_a_database_url_means(database: Any) -> None:
     assert database("sqlite:///a/b.sqlite3")["NAME"] == "a/b.sqlite3"
     assert database("sqlite:////a/b.sqlite3")["NAME"] == "/a/b.sqlite3"
     entry = database("postgres://me:p%40ss@db.example:5433/shop?sslmode=require")
@@ -79,7 +88,7 @@ def test_what_a_database_url_means() -> None:
 
 
 @pytest.mark.parametrize("url", ["oracle://x/y", "shop", "postgresql://host", "sqlite://"])
-def test_another_url_is_an_error_that_says_what_is_allowed(url: str) -> None:
+def test_another_url_is_an_error_that_says_what_is_allowed(database: Any, url: str) -> None:
     from django.core.exceptions import ImproperlyConfigured
 
     with pytest.raises(ImproperlyConfigured, match=r"sqlite:///shop\.sqlite3 or postgresql://"):

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.django.settings")
+SETTINGS = "tests.django.settings"
+if os.environ.setdefault("DJANGO_SETTINGS_MODULE", SETTINGS) != SETTINGS:
+    raise RuntimeError(
+        f"a test module imported what sets DJANGO_SETTINGS_MODULE to "
+        f"{os.environ['DJANGO_SETTINGS_MODULE']}; import it inside the test"
+    )
 
-import django
+import django  # noqa: E402
 
 django.setup()

@@ -21,6 +21,7 @@ from celery import signals as celery_signals
 from celery_idem import revoking
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import ConfigError
+from celery_idem.doctor import clock as clock  # registers the remote-control command
 from celery_idem.lanes.install import install_lanes
 from celery_idem.run_times import PlainTasks, RunTimes
 from celery_idem.stores.memory import MemoryStore
@@ -79,6 +80,7 @@ class IdempotentWorker(bootsteps.StartStopStep):
 
     def start(self, worker: Any) -> None:
         _warn_of_the_store(worker.app)
+        _warn_of_the_broker(worker.app)
         _look_for_dead_children(worker)
 
 
@@ -120,6 +122,19 @@ def _warn_of_the_store(app: Any) -> None:
             logger.warning("%s", sentence)
     except Exception as error:
         logger.warning("the store could not be looked at: %s", error)
+
+
+def _warn_of_the_broker(app: Any) -> None:
+    """A Redis that evicts what it holds may lose the queue itself (C22)."""
+    from celery_idem.doctor.servers import broker_durability
+
+    try:
+        durability = broker_durability(app)
+    except Exception as error:
+        logger.warning("the broker could not be looked at: %s", error)
+        return
+    if durability is not None and durability.evicts:
+        logger.warning("the broker: %s", durability.eviction("messages"))
 
 
 def _times_of_plain(task: Any) -> RunTimes | None:

@@ -40,6 +40,7 @@ def test_what_is_given_is_what_is_had():
         "hash_keys": True,
         "store_patience_s": 0,
         "max_requeues": 1,
+        "metrics": {"port": 9808},
     }
 
     settings = Settings.from_dict(given)

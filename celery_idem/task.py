@@ -124,8 +124,10 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
         if is_celerys_own(cls.name):
             _leave_alone(cls, app)
             return
-        check_attributes(cls)
+        # First, for who calls may swallow what the check says (Django's checks at a worker's
+        # start do): the worker then says it again, and does not start.
         install(app)
+        check_attributes(cls)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run once in a worker or eagerly; a direct call is a plain function call, also one of the

@@ -40,6 +40,26 @@ def test_a_worker_refuses_to_start_and_says_why(
     assert "ready." not in worker.log_text()
 
 
+def test_a_worker_refuses_to_start_though_django_swallowed_the_first_refusal(
+    redis_url: str, start_worker: Any
+) -> None:
+    """Celery has Django check its models before the worker is built, in a signal whose errors it
+    only logs; our own checks bind the tasks there, and an app binds its tasks once."""
+    worker = start_worker(
+        "tests.apps.refused:app",
+        wait=False,
+        env={
+            "TEST_BROKER": redis_url,
+            "TEST_BAD": "early",
+            "DJANGO_SETTINGS_MODULE": "tests.django.settings",
+        },
+    )
+
+    assert worker.wait_exit() != 0
+    worker.wait_log(r"acks_late=False breaks the promise", deadline_s=1)
+    assert "ready." not in worker.log_text()
+
+
 def test_the_same_worker_starts_when_nothing_is_wrong(redis_url: str, start_worker: Any) -> None:
     """So the refusals above are for what they say."""
     start_worker("tests.apps.refused:app", env={"TEST_BROKER": redis_url, "TEST_BAD": "none"})

@@ -81,6 +81,9 @@ class SideBySide(RuleBasedStateMachine):
 
     @rule(batch=st.lists(claims, min_size=1, max_size=3), lease_ms=LEASES, retention_ms=RETENTIONS)
     def renew(self, batch: list[Granted], lease_ms: int, retention_ms: int) -> None:
+        if lease_ms == retention_ms == OVER:
+            batch = batch[:1]  # the first's record would be over before the last is looked at
+
         def leases(side: Callable[[Granted], Claim]) -> list[Lease]:
             each = [side(claim) for claim in batch]
             return [

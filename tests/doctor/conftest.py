@@ -18,6 +18,7 @@ from celery_idem import binding
 from celery_idem.doctor.checks import CHECKS
 from celery_idem.doctor.project import Project
 from celery_idem.doctor.runner import Report, chosen, run
+from tests.support.apps import no_shared_tasks
 
 #: Seconds that workers have for their answers, on a machine that is busy with other tests.
 PATIENCE_S = 5.0
@@ -95,6 +96,12 @@ def _no_django(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binding, "_django_is_configured", lambda: False)
     monkeypatch.setattr(binding, "_django_has_us", lambda: False)
     monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)  # which workers would inherit
+
+
+@pytest.fixture(autouse=True)
+def _no_shared_tasks() -> Iterator[None]:
+    with no_shared_tasks():
+        yield
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.support.effects import Effects
 from tests.support.waiting import wait_until
 
 #: A C call of a few seconds on any machine of these years: longer than two leases of this module.
-POWER = 5_000_000
+POWER = 16_000_000
 SHORT = {"lease_s": 0.8}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -85,8 +86,9 @@ def test_watching_ends_cleanly_when_it_is_interrupted(lanes: LaneRun, options: l
 
     def reads(text: bytes) -> Callable[[], bool]:
         def look() -> bool:
-            if select.select([ours], [], [], 0)[0]:
-                said.extend(os.read(ours, 65536))
+            with contextlib.suppress(OSError):  # its end of the terminal is closed
+                if select.select([ours], [], [], 0)[0]:
+                    said.extend(os.read(ours, 65536))
             return text in said
 
         return look
@@ -94,7 +96,13 @@ def test_watching_ends_cleanly_when_it_is_interrupted(lanes: LaneRun, options: l
     try:
         wait_until(reads(b"low"), 60, lambda: f"a look at the lanes: {bytes(said)!r}")
         watching.send_signal(signal.SIGINT)
-        status = watching.wait(60)
+
+        def ended() -> bool:
+            reads(b"")()  # or it would wait for room in the terminal
+            return watching.poll() is not None
+
+        wait_until(ended, 60, lambda: f"its end: {bytes(said)!r}")
+        status = watching.returncode
     finally:
         watching.kill()
         os.close(ours)

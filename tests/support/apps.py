@@ -20,3 +20,16 @@ def apps_forgotten() -> Iterator[None]:
     finally:
         state._set_current_app(current)
         state._on_app_finalizers.intersection_update(finalizers)
+
+
+@contextmanager
+def no_shared_tasks() -> Iterator[None]:
+    """Apps made inside the block have no ``shared_task`` of modules that other tests imported."""
+    state: Any = _state
+    shared = set(state._on_app_finalizers)
+    own = {make for make in shared if make.__module__ == "celery.app.builtins"}
+    state._on_app_finalizers.intersection_update(own)
+    try:
+        yield
+    finally:
+        state._on_app_finalizers.update(shared)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import celery
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -39,13 +40,16 @@ _left = pytest.StashKey[list[str]]()
 
 
 def not_for_here(item: pytest.Item) -> str | None:
-    """Why this test is not meant for this platform or Python; None when it is."""
+    """Why this test is not meant for this platform, Python or Celery; None when it is."""
     for marker in item.iter_markers("platform"):
         if sys.platform not in marker.args:
             return f"for {', '.join(marker.args)} only"
     for marker in item.iter_markers("python_min"):
         if sys.version_info < marker.args:
             return f"for Python {'.'.join(map(str, marker.args))} and later"
+    for marker in item.iter_markers("celery_min"):
+        if celery.VERSION[: len(marker.args)] < marker.args:
+            return f"for Celery {'.'.join(map(str, marker.args))} and later"
     return None
 
 

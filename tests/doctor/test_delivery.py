@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from celery import VERSION
 
 UNKEPT = """
 app.conf.idem = {"visibility_keeper": False}
@@ -240,7 +239,7 @@ def test_a_dead_letter_exchange_catches_them_on_rabbitmq(project):
     assert project(_plain(queue) + _plain(FAILING), broker=broker).found("IDEM022") == []
 
 
-@pytest.mark.skipif(VERSION < (5, 7), reason="Celery before 5.7 has one setting for both")
+@pytest.mark.celery_min(5, 7)  # before, there is one setting for both
 def test_a_timeout_that_is_acked_although_failures_are_not_is_found(project):
     """Hard time limit: late-ack task acked and lost."""
     examined = project(

@@ -165,18 +165,21 @@ def replay_one(app: Any, letter: Letter, how: How, by: str, queue: str = "") -> 
     if fate not in SENT:
         store.give_back(taken.id, by)
         return fate
+    headers = headers_of(taken, how)
+    where = f"to lane {how.lane}" if how.lane else ""
+    detail = f"replay {headers[REPLAYS_HEADER]} {where}".strip()
     try:
         _forgive_crashes(app, taken)
         if fate is Fate.RUN:
             chords.take_back(app, taken)
-        send(app, taken.message, headers_of(taken, how), queue=queue, delay_s=how.delay_s)
+        # Said before it is sent: it may be dead again before anything could be said after it.
+        store.note(taken.id, Attempt(0, "replayed", by, detail))
+        send(app, taken.message, headers, queue=queue, delay_s=how.delay_s)
     except Exception as error:
         logger.error("a letter could not be sent: %s", error, extra={"letter": taken.id})
+        store.note(taken.id, Attempt(0, "not sent", by, detail))
         store.give_back(taken.id, by)
         return Fate.FAILED
-    replays = headers_of(taken, how)[REPLAYS_HEADER]
-    where = f"to lane {how.lane}" if how.lane else ""
-    store.note(taken.id, Attempt(0, "replayed", by, f"replay {replays} {where}".strip()))
     store.delete(taken.id, by, sent=True)
     signals.send(signals.replayed, app, key=taken.key, letter=taken)
     return fate

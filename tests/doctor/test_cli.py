@@ -22,7 +22,7 @@ PROJECT = """
 from celery import Celery
 from celery_idem import IdempotentTask
 
-app = Celery("shop", broker="redis://localhost:1/0")
+app = Celery("shop", broker="redis://localhost:1/0", set_as_current=False)
 
 @app.task(base=IdempotentTask, idem_key="{x}", retention_s=60, max_retries=8, time_limit=60)
 def short(x): ...

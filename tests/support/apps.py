@@ -24,12 +24,14 @@ def apps_forgotten() -> Iterator[None]:
 
 @contextmanager
 def no_shared_tasks() -> Iterator[None]:
-    """Apps made inside the block have no ``shared_task`` of modules that other tests imported."""
+    """Apps made inside the block have no ``shared_task`` of modules that other tests imported, and
+    are forgotten like those of :func:`apps_forgotten`."""
     state: Any = _state
     shared = set(state._on_app_finalizers)
     own = {make for make in shared if make.__module__ == "celery.app.builtins"}
-    state._on_app_finalizers.intersection_update(own)
     try:
-        yield
+        with apps_forgotten():
+            state._on_app_finalizers.intersection_update(own)
+            yield
     finally:
         state._on_app_finalizers.update(shared)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -61,6 +62,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    if databases := sys.modules.get("tests.django.databases"):
+        databases.forget_further()
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome: Any = yield
@@ -88,6 +95,8 @@ def _make_failure(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # a shell's background job ignores it, and so would all that tests start and interrupt
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_mark] = leftovers.mark_session()
 
 

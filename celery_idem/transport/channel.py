@@ -63,6 +63,13 @@ class Channel(Consuming):
 
     # -- connections
 
+    @property
+    def _fanout_queues(self) -> dict[str, tuple[str, str]]:
+        """kombu keeps these in one dict for the whole process: a queue that is bound to a fanout
+        exchange on one broker would be deaf on every other."""
+        known: dict[str, tuple[str, str]] = self.connection.fanout_queues
+        return known
+
     def _connparams(self, *args: Any, **options: Any) -> dict[str, Any]:
         params: dict[str, Any] = super()._connparams(*args, **options)
         return {**params, "connection_class": patient(params["connection_class"])}

@@ -27,6 +27,8 @@ class Transport(kombu_base.Transport):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cycle = Poller()
+        #: Queues bound to a fanout exchange over this connection → exchange and pattern.
+        self.fanout_queues: dict[str, tuple[str, str]] = {}
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         before = set(loop.on_tick)

@@ -94,13 +94,25 @@ def emptied(alias: str) -> None:
         model.objects.using(alias).all().delete()
 
 
+_FURTHER = "url-"
+
+
 def alias_of(url: str) -> str:
-    """A further alias, of this database."""
+    """A further alias, of this database, until the test ends."""
     from tests.django.settings import database
 
-    alias = f"url-{url}"
+    alias = f"{_FURTHER}{url}"
     connections.databases[alias] = {**connections.databases["default"], **database(url)}
     return alias
+
+
+def forget_further() -> None:
+    """The aliases that a test added are not there for those that come later: Celery has Django
+    check every database when a worker starts, and theirs may be gone."""
+    for alias in [name for name in connections.databases if name.startswith(_FURTHER)]:
+        connections[alias].close()
+        del connections[alias]
+        del connections.databases[alias]
 
 
 def url_of(alias: str) -> str:

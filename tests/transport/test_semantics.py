@@ -199,6 +199,16 @@ def test_topic_and_fanout_exchanges(connection):
     assert sorted(got) == ["all", "paid", "paid"]
 
 
+def test_a_fanout_queue_of_one_connection_is_an_ordinary_queue_of_another(connection, client):
+    """kombu keeps fanout queues in one dict a process, over all brokers."""
+    Queue("c", Exchange("f", "fanout"))(connection.default_channel).declare()
+
+    client.flushall()
+    with Connection(connection.as_uri(include_password=True)) as other:
+        other.SimpleQueue("c").put("hello")
+        assert other.SimpleQueue("c").get(timeout=5).payload == "hello"
+
+
 def test_a_task_for_an_exchange_without_queues_is_refused(connection):
     """C23"""
     producer = Producer(connection.default_channel)

@@ -31,6 +31,9 @@ WATCH_PERIOD_S = 0.02
 WATCH_LIMIT_S = 30.0
 
 _keepers: weakref.WeakSet[LeaseKeeper] = weakref.WeakSet()
+#: Stores of a parent's keepers, kept and never used: their connections are the parent's, and
+#: garbage collection would end them.
+_inherited: list[Store | None] = []
 
 
 @dataclass(slots=True)
@@ -230,6 +233,7 @@ def is_gone(pid: int) -> bool:
 def _after_fork_in_child() -> None:
     # The thread is not in the child, and the parent's lock may be held there for ever.
     for keeper in list(_keepers):
+        _inherited.append(keeper._store)
         keeper._reset()
 
 

@@ -12,14 +12,16 @@ import logging
 import os
 import random
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
 from celery_idem.core.errors import ConfigError, StoreUnavailable
+from celery_idem.django import forks
 
 logger = logging.getLogger("celery_idem.django")
 
@@ -32,6 +34,11 @@ LONGEST_PAUSE_S = 2.0
 SQLITE_BUSY_MS = 2_000
 #: Databases whose clock and conditional writes this store knows.
 VENDORS = ("postgresql", "mysql", "sqlite")
+
+_pools: weakref.WeakSet[Connections] = weakref.WeakSet()
+#: Connections of a parent, kept and never used: closing them, even by garbage collection, would end
+#: its conversations.
+_inherited: list[Any] = []
 
 
 class Connections:
@@ -54,7 +61,8 @@ class Connections:
         self._pause = pause
         self._pid = os.getpid()
         self._idle: deque[Any] = deque()
-        self._inherited: list[Any] = []
+        self._on_sqlite = False
+        _pools.add(self)
 
     @property
     def vendor(self) -> str:
@@ -100,8 +108,19 @@ class Connections:
         while self._idle:
             self._idle.pop().close()
 
+    def close_before_fork(self) -> None:
+        """Where it is SQLite: see :mod:`celery_idem.django.forks`."""
+        if self._on_sqlite:
+            self.close()
+
     @contextmanager
     def _taken(self) -> Iterator[Any]:
+        gate = forks.GATE.passed() if self.vendor == "sqlite" else nullcontext()
+        with gate, self._lent() as connection:
+            yield connection
+
+    @contextmanager
+    def _lent(self) -> Iterator[Any]:
         self._forget_if_forked()
         try:
             connection = self._idle.pop()
@@ -122,6 +141,7 @@ class Connections:
         connection: Any = connections.create_connection(self.alias)
         connection.inc_thread_sharing()
         if vendor == "sqlite":
+            self._on_sqlite = True
             _check_sqlite(connection)
         connection.ensure_connection()
         if not connection.get_autocommit():
@@ -152,11 +172,17 @@ class Connections:
 
     def _forget_if_forked(self) -> None:
         if self._pid != os.getpid():
-            # The parent's sockets. Closing them, even by garbage collection, would end its
-            # conversations: they are kept and never used.
-            self._inherited.extend(self._idle)
+            _inherited.extend(self._idle)
             self._idle = deque()
             self._pid = os.getpid()
+
+
+def _close_before_fork() -> None:
+    for pool in list(_pools):
+        pool.close_before_fork()
+
+
+forks.at_forks(_close_before_fork)
 
 
 class Transaction:

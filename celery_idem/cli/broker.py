@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 import celery_idem.transport  # noqa: F401 - makes redis-streams:// known
 from celery_idem.cli import broker_shown as shown
-from celery_idem.cli.dlq_filter import told
+from celery_idem.cli.told import told
 from celery_idem.transport import moving, status
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from celery_idem.cli import dlq_shown as shown
-from celery_idem.cli.dlq_filter import app_of, filtered, told
+from celery_idem.cli.dlq_filter import app_of, filtered
+from celery_idem.cli.told import told
 from celery_idem.deadletters import replay as replaying
 from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letters_of

@@ -6,7 +6,8 @@ import json
 
 import click
 
-from celery_idem.cli.dlq_filter import app_of, told
+from celery_idem.cli.dlq_filter import app_of
+from celery_idem.cli.told import told
 from celery_idem.deadletters import deciding
 from celery_idem.deadletters.choose import letters_of
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from celery_idem.cli.dlq_filter import app_of, filtered, told
+from celery_idem.cli.dlq_filter import app_of, filtered
+from celery_idem.cli.told import told
 from celery_idem.deadletters import edit as editing
 from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letters_of

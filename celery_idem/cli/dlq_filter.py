@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from celery_idem.core.errors import IdemError
 from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.letter import Reason, State
 
@@ -73,19 +72,6 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
             text=text,
         )
         return command(*args, wanted=wanted, **options)
-
-    return inner
-
-
-def told(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors of this package are said, not raised."""
-
-    @wraps(command)
-    def inner(*args: Any, **options: Any) -> Any:
-        try:
-            return command(*args, **options)
-        except IdemError as error:
-            raise click.ClickException(str(error)) from error
 
     return inner
 

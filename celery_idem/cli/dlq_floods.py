@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from celery_idem.cli import dlq_shown as shown
-from celery_idem.cli.dlq_filter import app_of, told
+from celery_idem.cli.dlq_filter import app_of
 from celery_idem.cli.dlq_table import Table, show
+from celery_idem.cli.told import told
 
 COLUMNS = ("worker", "queue", "lane", "flood of", "seconds left")
 

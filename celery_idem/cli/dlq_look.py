@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from celery_idem.cli import dlq_shown as shown
-from celery_idem.cli.dlq_filter import When, app_of, filtered, told
+from celery_idem.cli.dlq_filter import When, app_of, filtered
 from celery_idem.cli.dlq_table import Table
+from celery_idem.cli.told import told
 from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letter_settings_of, letters_of
 from celery_idem.deadletters.describe import arguments_shown, record_told

@@ -6,7 +6,8 @@ from typing import IO
 
 import click
 
-from celery_idem.cli.dlq_filter import app_of, filtered, told
+from celery_idem.cli.dlq_filter import app_of, filtered
+from celery_idem.cli.told import told
 from celery_idem.deadletters import moving
 from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letter_settings_of, letters_of

@@ -9,7 +9,11 @@ from typing import Any
 import click
 from celery.bin.base import handle_preload_options
 
+from celery_idem.cli.told import tell_those_of_celery
+
 # ``celery control`` and ``inspect`` know the commands that are registered when they start
+from celery_idem.deadletters import breaker as breaker
+from celery_idem.doctor import clock as clock
 from celery_idem.lanes import control as control
 
 #: command → "module:attribute"; a module is loaded when its command is called.
@@ -26,6 +30,9 @@ COMMANDS: dict[str, str] = {
     "check": "celery_idem.cli.check:check",
     "tune": "celery_idem.cli.tune:tune",
 }
+
+# Celery loads this module for each of its commands
+tell_those_of_celery()
 
 
 class LazyGroup(click.Group):

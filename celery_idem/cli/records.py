@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 import click
 
+from celery_idem.cli.told import told
 from celery_idem.core.describe import described_result, described_step, task_of, when
-from celery_idem.core.errors import IdemError
 from celery_idem.core.record import Record, State
 from celery_idem.core.settings import DEFAULT_REVOKE_S
 from celery_idem.stores.base import Store
@@ -35,19 +34,6 @@ def store_of(ctx: click.Context) -> Store:
     if app is None:
         raise click.ClickException("which app? celery -A proj idem …")
     return of(app)
-
-
-def _told(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors of this package are said, not raised."""
-
-    @wraps(command)
-    def inner(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return command(*args, **kwargs)
-        except IdemError as error:
-            raise click.ClickException(str(error)) from error
-
-    return inner
 
 
 class Key(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -74,7 +60,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("key", type=KEY)
 @_json
 @click.pass_context
-@_told
+@told
 def show(ctx: click.Context, key: str, as_json: bool) -> None:
     """Everything known of KEY: task name, ':', and the task's own key."""
     store = store_of(ctx)
@@ -94,7 +80,7 @@ def show(ctx: click.Context, key: str, as_json: bool) -> None:
               help="At most so many.")  # fmt: skip
 @_json
 @click.pass_context
-@_told
+@told
 def list_records(
     ctx: click.Context, contains: str, task: str | None, state: str | None, limit: int,
     as_json: bool,
@@ -115,7 +101,7 @@ def list_records(
 @click.argument("key", type=KEY)
 @_json
 @click.pass_context
-@_told
+@told
 def release(ctx: click.Context, key: str, as_json: bool) -> None:
     """Free KEY: whoever holds it does no longer; crashes and a revocation are forgiven.
 
@@ -137,7 +123,7 @@ def release(ctx: click.Context, key: str, as_json: bool) -> None:
               help="Seconds for which it stays revoked.")  # fmt: skip
 @_json
 @click.pass_context
-@_told
+@told
 def revoke(ctx: click.Context, key: str, for_s: float, as_json: bool) -> None:
     """Never run KEY again: not by a delivery, a retry or a replay. ``release`` takes it back.
 
@@ -172,7 +158,7 @@ def _but(key: str, before: Record | None) -> str:
 @click.option("--max", "most", type=SOME, default=None, help="Stop after about so many.")
 @_json
 @click.pass_context
-@_told
+@told
 def prune(ctx: click.Context, batch: int, most: int | None, as_json: bool) -> None:
     """Delete records that are past their retention, in batches.
 
@@ -190,7 +176,7 @@ def prune(ctx: click.Context, batch: int, most: int | None, as_json: bool) -> No
               help="Count at most so many.")  # fmt: skip
 @_json
 @click.pass_context
-@_told
+@told
 def stats(ctx: click.Context, limit: int, as_json: bool) -> None:
     """How many records in which state, for each task."""
     counted = count(store_of(ctx).scan(limit=limit))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -17,7 +16,7 @@ from celery_idem.core.settings import number, whole
 from celery_idem.deadletters.base import LetterStore
 from celery_idem.deadletters.memory import MemoryLetterStore
 from celery_idem.deadletters.redis.store import RedisLetterStore
-from celery_idem.stores.choose import Surroundings, redis_url
+from celery_idem.stores.choose import Surroundings, factory_at, redis_url
 from celery_idem.stores.redis.connection import is_redis_url
 
 #: Seconds for which an unknown task is put off before it is a letter: a rolling deploy.
@@ -151,8 +150,7 @@ def open_letters(around: Surroundings, settings: LetterSettings, patience_s: flo
             **around.redis_options(name),
         )
     if name in NAMED:
-        module, _, function = NAMED[name].partition(":")
-        factory: Callable[..., LetterStore] = getattr(importlib.import_module(module), function)
+        factory: Callable[..., LetterStore] = factory_at(NAMED[name], name)
         return factory(around, settings, patience_s)
     raise ConfigError(
         f"idem: dead_letters store {name!r} is unknown; allowed are a Redis URL, 'django' and "

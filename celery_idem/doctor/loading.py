@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -41,8 +42,11 @@ def load_tasks(app: Any) -> list[Broken]:
 def _finish(app: Any, loading: _Loading) -> None:
     """Celery's ``finalize``, which stops at the first task that is refused, one task at a time."""
     app.finalized = True
-    for announce in list(_finalizers):
-        loading.attempt(partial(announce, app))
+    with warnings.catch_warnings():
+        # Celery's own are registered again: 5.7 warns of a name that is there
+        warnings.simplefilter("ignore")
+        for announce in list(_finalizers):
+            loading.attempt(partial(announce, app))
     while app._pending:
         loading.attempt(partial(maybe_evaluate, app._pending.popleft()))
     for task in list(app._tasks.values()):

@@ -49,6 +49,8 @@ class WorkerLanes:
     def __init__(self, consumer: Any, settings: Settings) -> None:
         self.consumer = consumer
         self._configured = {lane.queue: lane for lane in lanes_of(settings)}
+        # all lanes, those too that this worker does not consume: one setting is right or wrong
+        make_order(settings.lane_order, lanes_of(settings), charge=settings.charge)
         lanes = self._consumed_lanes()
         # Redis charges what it fetched; where the broker pushes, what is started is charged
         self.fetches = consumer.app.connection_for_read().transport.driver_type == "redis"

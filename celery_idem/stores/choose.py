@@ -77,11 +77,25 @@ def open_store(around: Surroundings, patience_s: float | None = None) -> Store:
 
 def named_store(name: str, around: Surroundings, patience_s: float) -> Store:
     """A new store of those in :data:`NAMED`."""
-    module, _, function = NAMED[name].partition(":")
-    factory: Callable[[Surroundings, float], Store] = getattr(
-        importlib.import_module(module), function
-    )
+    factory: Callable[[Surroundings, float], Store] = factory_at(NAMED[name], name)
     return factory(around, patience_s)
+
+
+def factory_at(place: str, name: str) -> Any:
+    """What stands at "module:function", the factory of this store.
+
+    Raises :class:`ConfigError` where Django is missing, not set up, or does not have our app: its
+    models can't be imported then.
+    """
+    module, _, function = place.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except Exception as error:
+        said = str(error).partition(". ")[0]
+        raise ConfigError(
+            f"idem: store {name!r} needs Django with 'celery_idem.django' in INSTALLED_APPS, and "
+            f"DJANGO_SETTINGS_MODULE set ({type(error).__name__}: {said})"
+        ) from error
 
 
 def redis_url(around: Surroundings) -> str | None:

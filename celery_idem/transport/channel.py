@@ -15,6 +15,7 @@ from celery_idem.transport import cluster, envelope, kombu_base, scripts
 from celery_idem.transport.consuming import Consuming
 from celery_idem.transport.errors import Unroutable
 from celery_idem.transport.keys import ALL_STEPS, FRONT, Keys
+from celery_idem.transport.options import check_options
 from celery_idem.transport.qos import QoS
 
 logger = logging.getLogger("celery_idem.transport")
@@ -56,9 +57,8 @@ class Channel(Consuming):
         self._used_at: dict[str, float] = {}
         self.init_consuming()
         super().__init__(*args, **kwargs)
+        check_options(self)
         self.keys = Keys(f"{self.global_keyprefix}{self.stream_prefix}")
-        if not set(map(str, self.priority_steps)) <= set(ALL_STEPS):
-            raise ValueError(f"priority_steps must be of 0 to 9, not {self.priority_steps!r}")
         self.steps = (FRONT, *(str(step) for step in self.priority_steps))
 
     # -- connections

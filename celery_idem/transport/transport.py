@@ -9,6 +9,7 @@ from typing import Any
 import redis
 from redis import sentinel
 
+from celery_idem.core.errors import ConfigError
 from celery_idem.transport import kombu_base
 from celery_idem.transport.channel import Channel
 from celery_idem.transport.poller import ANSWER_PATIENCE_S, CalmLoop, Poller
@@ -91,7 +92,7 @@ class SentinelChannel(Channel):
         params = self._connparams(asynchronous=asynchronous)
         self.keyprefix_fanout: str = str(self.keyprefix_fanout).format(db=params["db"])
         if not self.master_name:
-            raise ValueError("sentinel-streams:// needs the transport option 'master_name'")
+            raise ConfigError("sentinel-streams:// needs the transport option 'master_name'")
         host, port = params.pop("host"), params.pop("port")
         manager = sentinel.Sentinel(  # type: ignore[no-untyped-call]
             self._sentinels() or [(host, port)],

@@ -11,6 +11,8 @@ import click
 from celery import current_app
 from django.core.management.base import BaseCommand, CommandError
 
+from celery_idem.core.errors import IdemError
+
 
 class ClickCommand(BaseCommand):
     """``group``: "module:attribute" of the Click group; loaded when the command is called.
@@ -47,6 +49,8 @@ class ClickCommand(BaseCommand):
             )
         except click.ClickException as error:
             raise CommandError(error.format_message(), returncode=error.exit_code) from error
+        except IdemError as error:
+            raise CommandError(str(error)) from error
         except click.Abort as error:
             raise CommandError("aborted") from error
         if isinstance(code, int) and code:

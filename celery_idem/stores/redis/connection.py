@@ -44,6 +44,15 @@ def client_from_url(url: str, **options: Any) -> redis.Redis:
             f"store {without_password(url)!r} is not a Redis URL; allowed are "
             + ", ".join(f"{s}://" for s in _SCHEMES)
         )
+    try:
+        return _client(url, scheme, options)
+    except ConfigError:
+        raise
+    except ValueError as error:  # a port that is no number, an option in the query that is none
+        raise ConfigError(f"store {without_password(url)!r} can't be read: {error}") from error
+
+
+def _client(url: str, scheme: str, options: dict[str, Any]) -> redis.Redis:
     options = {
         "socket_timeout": SOCKET_TIMEOUT_S,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,

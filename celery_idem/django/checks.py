@@ -5,8 +5,9 @@ celery_idem.IDEM…   what the doctor finds (``manage.py idem check``) without a
                     reading the project's source: errors and warnings, by the doctor's ids
 celery_idem.E002    the database can't keep records
 celery_idem.E004    the tables are missing (``check --database default``)
-celery_idem.W001    records are kept in SQLite
+celery_idem.W001    records or dead letters are kept in SQLite
 celery_idem.W002    the database's character set can't keep every key
+celery_idem.W003    there, a transaction that reads before it writes fails when others have written
 =================== ===========================================================================
 """
 
@@ -14,9 +15,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import django
 from celery import current_app
 from django.apps import apps
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
@@ -24,16 +26,23 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import ConfigError
+from celery_idem.deadletters.choose import letters_of
 from celery_idem.django.connections import VENDORS
+from celery_idem.django.letters import DjangoLetterStore
+from celery_idem.django.store import DjangoStore
 from celery_idem.doctor.checks import CHECKS
 from celery_idem.doctor.finding import Severity
 from celery_idem.doctor.project import Project
 from celery_idem.doctor.runner import Found, chosen, run
+from celery_idem.stores.tiered import TieredStore
 
 #: Celery runs Django's checks when it imports tasks, and a check of tasks imports them.
 _importing = threading.local()
 
-_KEEPS_IN_DATABASE = ("django", "tiered")
+#: Since this version Django can be told how SQLite's transactions begin.
+_TRANSACTION_MODE = (5, 1)
+#: those that take the write lock when they begin
+_LOCK_AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
 
 
 @register("celery_idem")
@@ -52,12 +61,22 @@ def check_project(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
 
 @register("celery_idem")
 def check_store(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
-    """The database that keeps the records, where one does."""
-    binding = binding_of(current_app)
+    """The database that keeps records or dead letters, where one does."""
     try:
-        return _check_store(binding.settings.store)
+        kept = _kept_in_database()
     except (ConfigError, TypeError):
         return []  # the doctor says it
+    return _check_database(kept) if kept else []
+
+
+def _kept_in_database() -> str:
+    """``records``, ``dead letters``, both, or nothing."""
+    kept = []
+    if isinstance(binding_of(current_app).store, (DjangoStore, TieredStore)):
+        kept.append("records")
+    if isinstance(letters_of(current_app), DjangoLetterStore):
+        kept.append("dead letters")
+    return " and ".join(kept)
 
 
 def _message(found: Found) -> CheckMessage:
@@ -108,28 +127,20 @@ def _about_to_migrate() -> bool:
     return False
 
 
-def _check_store(store: str | None) -> list[CheckMessage]:
-    if store not in _KEEPS_IN_DATABASE:
-        return []
+def _check_database(kept: str) -> list[CheckMessage]:
     vendor = connections[DEFAULT_DB_ALIAS].vendor
+    options = connections[DEFAULT_DB_ALIAS].settings_dict.get("OPTIONS") or {}
     if vendor not in VENDORS:
         return [
             Error(
-                f"records can't be kept in the default database, which is {vendor}",
-                hint="Use PostgreSQL, MariaDB, MySQL or SQLite, or keep records in Redis: "
+                f"{kept} can't be kept in the default database, which is {vendor}",
+                hint="Use PostgreSQL, MariaDB, MySQL or SQLite, or keep them in Redis: "
                 "CELERY_IDEM = {'store': 'redis://…'}.",
                 id="celery_idem.E002",
             )
         ]
     if vendor == "sqlite":
-        return [
-            Warning(
-                "records are kept in SQLite, which has one writer at a time",
-                hint="Good for trying out; for many workers use PostgreSQL, MariaDB or Redis.",
-                id="celery_idem.W001",
-            )
-        ]
-    options = connections[DEFAULT_DB_ALIAS].settings_dict.get("OPTIONS") or {}
+        return _check_sqlite(kept, options)
     charset = str(options.get("charset", "utf8mb4"))
     if vendor == "mysql" and charset.lower() != "utf8mb4":
         return [
@@ -140,3 +151,26 @@ def _check_store(store: str | None) -> list[CheckMessage]:
             )
         ]
     return []
+
+
+def _check_sqlite(kept: str, options: Mapping[str, Any]) -> list[CheckMessage]:
+    found: list[CheckMessage] = [
+        Warning(
+            f"{kept} are kept in SQLite, which has one writer at a time",
+            hint="Good for trying out; for many workers use PostgreSQL, MariaDB or Redis.",
+            id="celery_idem.W001",
+        )
+    ]
+    mode = str(options.get("transaction_mode") or "DEFERRED").upper()
+    if django.VERSION >= _TRANSACTION_MODE and mode not in _LOCK_AT_ONCE:
+        found.append(
+            Warning(
+                f"SQLite's transactions begin {mode}: one that reads and then writes fails at "
+                f'once ("database is locked") when others write meanwhile, as workers do, whose '
+                f"{kept} are kept there",
+                hint="DATABASES['default']['OPTIONS'] = "
+                "{'transaction_mode': 'IMMEDIATE', 'timeout': 20}",
+                id="celery_idem.W003",
+            )
+        )
+    return found

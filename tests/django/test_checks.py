@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sqlite3
 from pathlib import Path
 from typing import Any
 
+import django
 import pytest
 from celery import Celery, current_app
 from celery.loaders.app import AppLoader
+from django.db import connections
 
 from celery_idem import IdempotentTask
 from celery_idem.binding import Binding
 from celery_idem.django import checks
+from celery_idem.django.store import DjangoStore
+from tests.conformance.asking import ask
 from tests.django import databases
 from tests.django.databases import as_default
+
+#: Django can be told how SQLite's transactions begin.
+TOLD_HOW_TO_BEGIN = django.VERSION >= (5, 1)
 
 
 @pytest.fixture
@@ -25,14 +34,15 @@ def settings(monkeypatch: pytest.MonkeyPatch, database: str) -> Any:
         as_default(database, idem, monkeypatch)
         app = current_app._get_current_object()  # type: ignore[attr-defined]
         monkeypatch.setitem(app.__dict__, "_celery_idem_binding", Binding(app))
+        monkeypatch.delitem(app.__dict__, "_celery_idem_letters", raising=False)
 
     return use
 
 
 def settings_said() -> list[Any]:
     """What is said of CELERY_IDEM itself; what tasks of other tests get is left out."""
-    wanted = ("celery_idem.IDEM001", "celery_idem.E002", "celery_idem.W001", "celery_idem.W002")
-    return [it for it in (*checks.check_project(), *checks.check_store()) if it.id in wanted]
+    said = (*checks.check_project(), *checks.check_store())
+    return [it for it in said if it.id == "celery_idem.IDEM001" or ".IDEM" not in it.id]
 
 
 class ImportsNothing(AppLoader):
@@ -78,7 +88,7 @@ def test_an_ill_typed_setting_is_an_error(settings: Any) -> None:
     ],
 )
 def test_what_a_worker_would_refuse_is_an_error(settings: Any, idem: Any, says: str) -> None:
-    settings(**idem)
+    settings(**{"store": "memory", **idem})
 
     (message,) = settings_said()
 
@@ -94,10 +104,67 @@ def test_a_wrong_setting_is_said_once_and_not_for_every_task(settings: Any) -> N
     assert ids(said) == ["celery_idem.IDEM001"]
 
 
-def test_sqlite_as_the_store_is_a_warning(settings: Any) -> None:
-    settings(store="django")
+@pytest.mark.parametrize(
+    ("idem", "kept"),
+    [
+        ({"store": "django"}, "records and dead letters"),
+        ({"store": "tiered", "dead_letters": {"store": "memory"}}, "records"),
+        ({"store": "memory", "dead_letters": {"store": "django"}}, "dead letters"),
+    ],
+)
+def test_sqlite_as_a_store_is_a_warning_that_says_of_what(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, idem: Any, kept: str
+) -> None:
+    monkeypatch.setattr(current_app.conf, "result_backend", "redis://localhost:6379/0")
+    settings(**idem)
+    if TOLD_HOW_TO_BEGIN:
+        options = {"transaction_mode": "IMMEDIATE"}
+        monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", options)
 
-    assert ids(settings_said()) == ["celery_idem.W001"]
+    (message,) = settings_said()
+
+    assert message.id == "celery_idem.W001"
+    assert message.msg.startswith(f"{kept} are kept in SQLite")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"transaction_mode": None}, {"transaction_mode": "DEFERRED"}]
+)
+def test_on_sqlite_transactions_that_begin_without_the_lock_are_a_warning(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    settings(store="django")
+    monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", options)
+
+    where_it_helps = ["celery_idem.W003"] if TOLD_HOW_TO_BEGIN else []
+    assert ids(settings_said()) == ["celery_idem.W001", *where_it_helps]
+
+
+@pytest.mark.parametrize("mode", ["DEFERRED", "IMMEDIATE"])
+def test_a_transaction_that_reads_and_then_writes_beside_the_store_fails_unless_it_takes_the_lock(
+    database: str, mode: str
+) -> None:
+    """What W003 warns of; the store has committed between the two."""
+    file = connections[database].settings_dict["NAME"]
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None, timeout=0)) as project:
+        project.execute("PRAGMA journal_mode = WAL")
+        try:
+            project.execute(f"BEGIN {mode}")
+            project.execute("SELECT count(*) FROM idem_record").fetchone()
+            store = DjangoStore(database, patience_s=0)
+            if mode == "DEFERRED":
+                store.claim(ask())
+                with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+                    project.execute("DELETE FROM idem_record")
+            else:
+                project.execute("DELETE FROM idem_record")
+                project.execute("COMMIT")
+                store.claim(ask())
+            store.close()
+        finally:
+            if project.in_transaction:
+                project.execute("ROLLBACK")
+            project.execute("PRAGMA journal_mode = DELETE")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support import leftovers
+from tests.support.processes import env_without_django
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ class Stage:
             [sys.executable, "-m", f"example_project.{module}", *options],
             cwd=ROOT,
             env={
-                **os.environ, leftovers.ENV: self.mark, "TMPDIR": str(folder),
+                **env_without_django(), leftovers.ENV: self.mark, "TMPDIR": str(folder),
                 "TERM": "xterm-256color", "COLUMNS": "90", "PYTHONIOENCODING": "utf-8",
             },
             stdin=subprocess.DEVNULL,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 
 from tests.demo.stage import ROOT
 from tests.support import services
+from tests.support.processes import env_without_django
 
 MANAGE = (str(ROOT / "example_project" / "manage.py"),)
 CELERY = ("-m", "celery", "-A", "example_project.shop")
@@ -29,7 +29,7 @@ def say(tmp_path: Path) -> Callable[..., str]:
             [sys.executable, *words],
             cwd=tmp_path,  # a script finds its project from anywhere
             env={
-                **{k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"},
+                **env_without_django(),
                 "PYTHONPATH": str(ROOT),
                 "DATABASE_URL": f"sqlite:///{tmp_path}/shop.sqlite3",
                 "SHOP_STORE": "django",
@@ -107,7 +107,7 @@ def test_the_shops_settings_are_right_for_a_server(monkeypatch) -> None:
     )
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100,
-        env={k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}, check=True,
+        env=env_without_django(), check=True,
     )  # fmt: skip
     assert ended.stdout.splitlines() == [
         "System check identified no issues (0 silenced).",

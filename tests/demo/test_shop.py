@@ -60,9 +60,14 @@ def test_a_visitor_buys_looks_at_the_admin_kills_the_worker_and_leaves_nothing(f
         assert number in visitor.get("/admin/shop/order/")
         listed = visitor.get(f"/admin/celery_idem/keyrecord/?q=order:{number}")
         record = re.search(r"/admin/celery_idem/keyrecord/\w+/change/", listed).group(0)
-        shown = visitor.get(record)
-        assert all(f"<td>{step}</td>" in shown for step in ("order", "charge", "mail"))
-        assert "done" in visitor.get("/admin/celery_idem/keyrecord/?state=done")
+        steps = [f"<td>{step}</td>" for step in ("order", "charge", "mail")]
+        wait_until(
+            lambda: all(step in visitor.get(record) for step in steps),
+            DEADLINE_S,
+            "its three steps: the receipt is shown before it is mailed",
+        )
+        done = f"/admin/celery_idem/keyrecord/?state=done&q=order:{number}"
+        wait_until(lambda: record in visitor.get(done), DEADLINE_S, "a job that is done")
 
         # and another worker comes when this one is killed
         os.kill(int(pid), signal.SIGKILL)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.demo.stage import ROOT, Stage, stage
+from tests.support.processes import env_without_django
 from tests.support.servers import find_redis_binary
 from tests.support.waiting import wait_until
 
@@ -106,7 +107,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
             for line in env_file.read_text().splitlines()
         )
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        env = {**os.environ, **exports, "PATH": path, "PYTHONIOENCODING": "utf-8"}
+        env = {**env_without_django(), **exports, "PATH": path, "PYTHONIOENCODING": "utf-8"}
         opened = Shop(running, base, password, env)
         opened.python("-m", "example_project.night")
         yield opened

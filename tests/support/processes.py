@@ -43,6 +43,12 @@ def spawn(
         )
 
 
+def env_without_django() -> dict[str, str]:
+    """This process's environment, for one that has another Django project or none: tests of Django
+    set theirs in it."""
+    return {name: it for name, it in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+
+
 def group_members(pgid: int) -> list[int]:
     """Pids of the living processes (no zombies) in process group ``pgid``."""
     members = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import leftovers
+from tests.support.processes import env_without_django
 from tests.support.servers import find_redis_binary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,11 +31,12 @@ pytestmark = [
 def demo_run(folder: Path, *options: str) -> Any:
     folder.mkdir()
     mark = uuid.uuid4().hex
-    env = {**os.environ, leftovers.ENV: mark, "TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8"}
+    own = {leftovers.ENV: mark, "TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8"}
     try:
         done = subprocess.run(
             [sys.executable, "-m", "tests.tuning.demo_run", str(folder), *options],
-            cwd=ROOT, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+            cwd=ROOT, env=env_without_django() | own, capture_output=True, text=True,
+            timeout=DEADLINE_S, check=False,
         )  # fmt: skip
     finally:
         leftovers.end_all(mark)

@@ -43,6 +43,7 @@ def install(app: Any) -> None:
     app.steps["consumer"].add("celery_idem.deadletters.step:DeadLetterStep")
     app.steps["consumer"].add("celery_idem.transport.buried:BuriedStep")
     app.steps["consumer"].add("celery_idem.metrics.step:MetricsStep")
+    app.steps["consumer"].add("celery_idem.consumer_timeout:ConsumerTimeoutStep")
     install_lanes(app)
     _install_dead_letters()
     revoking.install(app)

@@ -22,7 +22,7 @@ from tests.support.clock import ClockSkew, missing_for_clock_skew
 from tests.support.effects import ENV as EFFECTS_ENV
 from tests.support.effects import Effects
 from tests.support.proxy import FaultProxy
-from tests.support.rabbitmq import RabbitBroker
+from tests.support.rabbitmq import RabbitBroker, RabbitNode, missing_rabbitmq_node
 from tests.support.servers import RedisServer, find_redis_binary
 from tests.support.services import MISSING
 from tests.support.workers import Worker
@@ -194,6 +194,25 @@ def rabbitmq() -> Iterator[RabbitBroker]:
         pytest.skip(reason)
     with RabbitBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="module")
+def make_rabbit_node(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., RabbitNode]]:
+    """Factory ``make_rabbit_node(consumer_timeout="3000")`` of started nodes that a module's tests
+    share: ten seconds each. Settings are those of the ``rabbit`` application, as Erlang terms."""
+    if reason := missing_rabbitmq_node():
+        pytest.skip(reason)
+    nodes: list[RabbitNode] = []
+
+    def make(**settings: str) -> RabbitNode:
+        nodes.append(RabbitNode(tmp_path_factory.mktemp("rabbit"), settings))
+        return nodes[-1].start()
+
+    yield make
+    for node in nodes:
+        node.stop()
 
 
 @pytest.fixture

@@ -3,8 +3,10 @@
 A late-ack message is unacked while its task runs, while it waits in the prefetch, and until a
 countdown or retry delay is over. RabbitMQ allows half an hour for that by default; then it closes
 the channel, gives the message to another worker, and the job starts from the beginning (C06). It
-can't be extended by a heartbeat. Where an `IdempotentTask` still runs, the second delivery waits
-for it; the worker's channel is closed all the same, with everything else that it holds.
+can't be extended by a heartbeat. A stock worker exits then. Where an `IdempotentTask` runs, it
+runs on, the worker connects again, and the second delivery waits for the outcome; but all that the
+worker held is delivered again, plain late-ack tasks too, and every so often again until the run is
+over. With `worker_cancel_long_running_tasks_on_connection_loss` the run is stopped and begun anew.
 
 The broker is asked: by `rabbitmqctl`, where it runs on this machine; for the timeouts of single
 queues by the management API (`--rabbitmq-api`). Where neither answers, the default of its version

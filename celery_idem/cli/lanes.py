@@ -37,11 +37,18 @@ def _settings(app: Any) -> Any:
               show_default=True, help="Seconds to wait for the workers' answers.")  # fmt: skip
 @click.pass_context
 def lanes(ctx: click.Context, as_json: bool, every_s: float | None, timeout_s: float) -> None:
-    """Depth, age, share and workers of every lane.
+    """Depth, age, weight, share and workers of every lane.
+
+    Weights are those that the workers go by now: lane_weight changes them until a restart, and a
+    note says so. Shares are of what was served in the last minute, by count or, with
+    charge="seconds", by time; the ideal is what the weights would make it while all lanes have
+    work, and nothing for a lane that is paused.
+
+    "running" is of the processes of the workers that serve the lane. "held" (redis-streams only) is
+    what workers have taken and not acked, and for how long the first of it; on kombu's Redis
+    "oldest" is known for messages that this package has sent.
 
     --watch goes on until it is interrupted (Ctrl-C), and ends with status 0 then.
-
-    Shares are of what was served in the last minute, by count or, with charge="seconds", by time.
     """
     app = _app(ctx)
     try:
@@ -79,15 +86,15 @@ def _watch(again: Callable[[], Status], every_s: float, as_json: bool) -> None:
 
     def draw(status: Status) -> Table:
         head, rows = _lane_rows(status)
-        # narrow enough for 80 columns: only the note may break
-        table = Table(
-            caption=_footer(status), caption_justify="left", box=None, padding=(0, 2, 0, 0)
-        )
+        # narrow enough for 80 columns: notes stand below, and what is held may break
+        notes = [f"{row[0]}: {row[-1]}" for row in rows if row[-1]]
+        caption = "\n".join([*notes, _footer(status)])
+        table = Table(caption=caption, caption_justify="left", box=None, padding=(0, 1, 0, 0))
         for column in head[:-1]:
-            table.add_column(column, justify="left" if column == "lane" else "right", no_wrap=True)
-        table.add_column(head[-1], min_width=11)
+            left, breaks = column == "lane", column == "held"
+            table.add_column(column, justify="left" if left else "right", no_wrap=not breaks)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*row[:-1])
         return table
 
     with Live(draw(again()), refresh_per_second=4) as live:
@@ -97,39 +104,44 @@ def _watch(again: Callable[[], Status], every_s: float, as_json: bool) -> None:
 
 
 def _lane_rows(status: Status) -> tuple[list[str], list[list[str]]]:
-    head = [
-        "lane",
-        "depth",
-        "oldest",
-        "share",
-        "ideal",
-        "last min",
-        "running",
-        "slots",
-        "workers",
-        "",
-    ]
-    return head, [_lane_row(lane) for lane in status.lanes]
+    """Head and rows; what is held is a column only where the broker says it."""
+    columns: dict[str, Callable[[LaneStatus], str]] = {
+        "lane": lambda lane: lane.name,
+        "weight": _weight,
+        "depth": lambda lane: "–" if lane.depth is None else str(lane.depth),
+        "oldest": lambda lane: "–" if lane.oldest_s is None else _seconds(lane.oldest_s),
+        "held": _held,
+        "delayed": lambda lane: str(lane.delayed),
+        "share": lambda lane: "–" if lane.share is None else f"{lane.share:.1%}",
+        "ideal": lambda lane: f"{lane.ideal:.1%}",
+        "last min": lambda lane: str(lane.served_last_minute),
+        "running": lambda lane: f"{lane.running} of {lane.slots}",
+        "workers": lambda lane: str(lane.workers),
+        "": lambda lane: lane.note,
+    }
+    if all(lane.held is None for lane in status.lanes):
+        del columns["held"]
+    return list(columns), [[cell(lane) for cell in columns.values()] for lane in status.lanes]
 
 
-def _lane_row(lane: LaneStatus) -> list[str]:
-    return [
-        lane.name,
-        "–" if lane.depth is None else str(lane.depth),
-        "–" if lane.oldest_s is None else _seconds(lane.oldest_s),
-        "–" if lane.share is None else f"{lane.share:.1%}",
-        f"{lane.ideal:.1%}",
-        str(lane.served_last_minute),
-        str(lane.running),
-        str(lane.slots),
-        str(lane.workers),
-        lane.note,
-    ]
+def _weight(lane: LaneStatus) -> str:
+    """That of the workers, which may differ; where none answered, that of the settings."""
+    used = sorted(set(lane.weights.values())) or [lane.weight]
+    return f"{used[0]:g}" if len(used) == 1 else f"{used[0]:g}–{used[-1]:g}"
+
+
+def _held(lane: LaneStatus) -> str:
+    if lane.held is None:
+        return "–"
+    longest = "" if lane.longest_held_s is None else f", {_seconds(lane.longest_held_s)}"
+    return f"{lane.held}{longest}"
 
 
 def _footer(status: Status) -> str:
     unit = "seconds of run time" if status.charge == "seconds" else "messages"
-    return f"order {status.order}, by {unit}; {len(status.workers)} workers answered"
+    count = len(status.workers)
+    answered = "1 worker answered" if count == 1 else f"{count} workers answered"
+    return f"order {status.order}, by {unit}; {answered}"
 
 
 def _seconds(value: float) -> str:

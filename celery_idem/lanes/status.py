@@ -15,17 +15,34 @@ from celery_idem.lanes.routing import lanes_of, sent_s
 
 
 @dataclass(frozen=True, slots=True)
+class QueueState:
+    """One queue, as its broker tells it."""
+
+    depth: int | None  #: messages that wait in it; None: there is no such queue
+    oldest_s: float | None = None  #: age of the oldest of them; None: empty, or it can't say
+    #: Taken by workers and not acked, and for how long the first of them; None: it can't say.
+    held: int | None = None
+    longest_held_s: float | None = None
+    delayed: int = 0  #: kept in the broker until they are due
+
+
+@dataclass(frozen=True, slots=True)
 class LaneStatus:
     """One lane, over all workers that answered."""
 
     name: str
     queue: str
-    weight: float
+    weight: float  #: in the settings
+    weights: Mapping[str, float]  #: worker → the weight that it goes by now
     reserve: int
     depth: int | None  #: messages in its queue; None: there is no such queue
     oldest_s: float | None  #: age of the oldest of them; None: empty, or the broker can't say
+    held: int | None  #: taken by workers and not acked; None: the broker can't say
+    longest_held_s: float | None  #: for how long the first of them has been
+    delayed: int  #: not due yet, in the broker or in workers
     share: float | None  #: of what was served in the last minute; None: nothing was
-    ideal: float  #: its weight among all lanes
+    #: Its weight among all lanes, as the workers go by it now: nothing where it is paused.
+    ideal: float
     served_last_minute: int
     workers: int
     slots: int  #: processes of these workers
@@ -39,12 +56,26 @@ class LaneStatus:
         """What a person should know, or nothing."""
         if not self.workers:
             return "no worker consumes it"
-        if self.paused_on:
-            paused = f"paused on {len(self.paused_on)} of {self.workers}"
-            return f"{paused}: {'; '.join(self.paused_for)}" if self.paused_for else paused
+        notes = [self._paused(), self._reweighed()]
         if self.depth is None:
-            return "its queue does not exist yet"
-        return ""
+            notes.append("its queue does not exist yet")
+        return "; ".join(note for note in notes if note)
+
+    def _paused(self) -> str:
+        if not self.paused_on:
+            return ""
+        paused = f"paused on {len(self.paused_on)} of {self.workers}"
+        return f"{paused}: {'; '.join(self.paused_for)}" if self.paused_for else paused
+
+    def _reweighed(self) -> str:
+        """Where workers go by another weight than the one in the settings."""
+        used = set(self.weights.values())
+        if used <= {self.weight}:
+            return ""
+        if len(used) == 1:
+            return f"{self.weight:g} in the settings"
+        which = ", ".join(f"{it:g} on {name}" for name, it in sorted(self.weights.items()))
+        return f"{which}; {self.weight:g} in the settings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +106,13 @@ def look(app: Any, settings: Settings, *, timeout_s: float = 1.0) -> Status:
     lanes = lanes_of(settings)
     with app.connection_for_read() as connection:
         queues = {lane.name: queue_state(connection, lane.queue) for lane in lanes}
+    ideals = _ideals(lanes, reports)
     by_seconds = settings.charge == "seconds"
     served = _totals(reports, "seconds_last_minute" if by_seconds else "started_last_minute")
     return Status(
-        lanes=tuple(_lane(lane, lanes, queues[lane.name], reports, served) for lane in lanes),
+        lanes=tuple(
+            _lane(lane, lanes, queues[lane.name], reports, served, ideals) for lane in lanes
+        ),
         order=settings.lane_order,
         charge=settings.charge,
         workers=tuple(sorted(reports)),
@@ -88,9 +122,10 @@ def look(app: Any, settings: Settings, *, timeout_s: float = 1.0) -> Status:
 def _lane(
     lane: Lane,
     lanes: Sequence[Lane],
-    queue: tuple[int | None, float | None],
+    queue: QueueState,
     reports: Mapping[str, Any],
     served: Mapping[str, float],
+    ideals: Mapping[str, float],
 ) -> LaneStatus:
     mine = [(name, it) for name, it in reports.items() if lane.name in it["lanes"]]
     of_mine = [it["lanes"][lane.name] for _, it in mine]
@@ -101,11 +136,15 @@ def _lane(
         name=lane.name,
         queue=lane.queue,
         weight=lane.weight,
+        weights={name: it["lanes"][lane.name]["weight"] for name, it in mine},
         reserve=lane.reserve,
-        depth=queue[0],
-        oldest_s=queue[1],
+        depth=queue.depth,
+        oldest_s=queue.oldest_s,
+        held=queue.held,
+        longest_held_s=queue.longest_held_s,
+        delayed=queue.delayed + sum(it["delayed"] for it in of_mine),
         share=served.get(lane.name, 0.0) / whole if whole else None,
-        ideal=lane.weight / sum(other.weight for other in lanes),
+        ideal=ideals[lane.name],
         served_last_minute=started,
         workers=len(mine),
         slots=sum(it["slots"] for _, it in mine),
@@ -125,20 +164,40 @@ def _totals(reports: Mapping[str, Any], field: str) -> dict[str, float]:
     return totals
 
 
-def queue_state(connection: Any, queue: str) -> tuple[int | None, float | None]:
-    """Depth and the oldest message's age. Asking AMQP for a missing queue costs the channel."""
+def _ideals(lanes: Sequence[Lane], reports: Mapping[str, Any]) -> dict[str, float]:
+    """Each lane's weight among all, as the workers that serve it go by it, the larger of them
+    counting more; a lane that none of them serves counts by the settings."""
+    weights = {}
+    for lane in lanes:
+        mine = [it for it in reports.values() if lane.name in it["lanes"]]
+        slots = sum(it["slots"] for it in mine)
+        used = sum(_weight(it["lanes"][lane.name]) * it["slots"] for it in mine)
+        weights[lane.name] = used / slots if slots else lane.weight
+    whole = sum(weights.values())
+    return {name: weight / whole if whole else 0.0 for name, weight in weights.items()}
+
+
+def _weight(told: Mapping[str, Any]) -> float:
+    return 0.0 if told["paused"] else float(told["weight"])
+
+
+def queue_state(connection: Any, queue: str) -> QueueState:
+    """What the broker says. Asking AMQP for a missing queue costs the channel."""
     with contextlib.suppress(*connection.channel_errors):
         channel = connection.channel()
         try:
+            if hasattr(channel, "state_of"):  # redis-streams: it knows it all
+                told: QueueState = channel.state_of(queue)
+                return told
             depth = int(channel.queue_declare(queue, passive=True).message_count)
             if not depth or connection.transport.driver_type != "redis":
-                return depth, None
+                return QueueState(depth)
             sent = [at for at in _sending_times(channel, queue) if at is not None]
-            return depth, max(0.0, time.time() - min(sent)) if sent else None
+            return QueueState(depth, max(0.0, time.time() - min(sent)) if sent else None)
         finally:
             channel.close()
     # on Redis an empty queue is no key, so a missing one is an empty one
-    return (0 if connection.transport.driver_type == "redis" else None), None
+    return QueueState(0 if connection.transport.driver_type == "redis" else None)
 
 
 def _sending_times(channel: Any, queue: str) -> Iterator[float | None]:

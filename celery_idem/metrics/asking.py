@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letter_settings_of, quick_letters_of
-from celery_idem.lanes.status import queue_state
-from celery_idem.transport import status as streams
+from celery_idem.lanes.status import QueueState, queue_state
 
 logger = logging.getLogger("celery_idem.metrics")
 
@@ -23,14 +21,6 @@ logger = logging.getLogger("celery_idem.metrics")
 PATIENCE_S = 5.0
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class QueueState:
-    """One queue as the broker has it."""
-
-    depth: int | None  #: None: there is no such queue
-    oldest_s: float | None  #: None: it is empty, or the broker can't say
 
 
 class Asking:
@@ -82,8 +72,7 @@ class Asking:
 
 def _state(connection: Any, queue: str) -> QueueState:
     channel = connection.default_channel
-    if hasattr(channel, "keys"):
-        found = streams.lane(channel, queue)
-        return QueueState(found.ready, found.oldest_ready_s)
-    depth, oldest_s = queue_state(connection, queue)
-    return QueueState(depth, oldest_s)
+    if hasattr(channel, "state_of"):  # no channel of its own for each question
+        told: QueueState = channel.state_of(queue)
+        return told
+    return queue_state(connection, queue)

@@ -10,6 +10,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from celery_idem.lanes.status import QueueState
 from celery_idem.stores.redis.not_ready import patient
 from celery_idem.transport import cluster, envelope, kombu_base, scripts
 from celery_idem.transport.consuming import Consuming
@@ -159,6 +160,19 @@ class Channel(Consuming):
 
     def _size(self, queue: str) -> int:
         return max(int(scripts.SIZE(self.raw, [self.keys.lane(queue)], self.steps)), 0)
+
+    def state_of(self, queue: str) -> QueueState:
+        """Depth, ages, what is held and what is delayed: for ``celery idem lanes`` and metrics."""
+        from celery_idem.transport.status import lane
+
+        found = lane(self, queue)
+        return QueueState(
+            depth=found.ready,
+            oldest_s=found.oldest_ready_s,
+            held=found.held,
+            longest_held_s=found.longest_held_s,
+            delayed=found.delayed,
+        )
 
     def _purge(self, queue: str) -> int:
         keys = [self.keys.lane(queue), self.keys.due]

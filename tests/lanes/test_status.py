@@ -6,17 +6,19 @@ import contextlib
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.lanes.conftest import APP, LaneRun
 from tests.support.waiting import wait_until
-from tests.support.workers import ROOT
+from tests.support.workers import ROOT, Worker
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,7 +48,71 @@ def test_depth_age_share_and_workers_are_shown(lanes: LaneRun) -> None:
     assert data["low"]["note"] == "no worker consumes it"
     assert (data["low"]["oldest_s"] is not None) == (lanes.broker == "redis")
     assert "no worker consumes it" in table.stdout
-    assert "order weighted, by messages; 1 workers answered" in table.stdout
+    assert "order weighted, by messages; 1 worker answered" in table.stdout
+
+
+def seen() -> dict[str, Any]:
+    """The lanes as JSON, by name."""
+    outcome = run("--json", "--timeout", "5")
+    assert outcome.returncode == 0, outcome.stderr
+    return {lane["name"]: lane for lane in json.loads(outcome.stdout)["lanes"]}
+
+
+def cell(text: str, lane: str, column: str) -> str:
+    """What stands in the table."""
+    head, *rows = (re.split(r" {2,}", line) for line in text.splitlines())
+    return next(row for row in rows if row[0] == lane)[head.index(column)]
+
+
+def tell(lanes: LaneRun, *workers: Worker, command: str, **arguments: Any) -> None:
+    assert lanes.module is not None
+    names = [worker.hostname for worker in workers]
+    replies = lanes.module.app.control.broadcast(
+        command, arguments, names, reply=True, timeout=20, limit=len(names)
+    )
+    assert all("ok" in answer for reply in replies for answer in reply.values()), replies
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+def test_the_weight_that_workers_go_by_is_shown_and_not_only_that_of_the_settings(
+    lanes: LaneRun,
+) -> None:
+    lanes.configure()
+    one, other = lanes.worker(concurrency=2), lanes.worker("critical", "low", concurrency=2)
+
+    tell(lanes, one, other, command="lane_weight", lane="critical", weight=20)
+    tell(lanes, one, command="lane_weight", lane="low", weight=3)
+    tell(lanes, one, command="lane_pause", lane="normal")
+    found, table = seen(), run("--timeout", "5").stdout
+
+    assert found["critical"]["weight"] == 10
+    assert found["critical"]["weights"] == {one.hostname: 20, other.hostname: 20}
+    assert found["critical"]["note"] == "10 in the settings"
+    # on two processes 3, on two 1: 2 beside 20, and the paused lane is nothing
+    assert found["critical"]["ideal"] == pytest.approx(20 / 22)
+    assert found["low"]["ideal"] == pytest.approx(2 / 22)
+    assert f"3 on {one.hostname}" in found["low"]["note"]
+    assert f"1 on {other.hostname}" in found["low"]["note"]
+    assert "1 in the settings" in found["low"]["note"]
+    assert found["normal"]["note"] == "paused on 1 of 1"
+    assert found["normal"]["ideal"] == 0
+    assert [cell(table, it, "weight") for it in ("critical", "normal", "low")] == ["20", "5", "1–3"]
+    assert [cell(table, it, "ideal") for it in ("critical", "normal", "low")] == [
+        "90.9%", "0.0%", "9.1%",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+def test_what_is_delayed_in_a_worker_is_shown(lanes: LaneRun) -> None:
+    lanes.configure()
+    lanes.worker()
+    lanes.send("low", 2, countdown=600)
+    lanes.send("critical", 1)
+    lanes.effects.wait_count("critical", 1)
+
+    wait_until(lambda: seen()["low"]["delayed"] == 2, 60, "two delayed messages")
+
+    assert cell(run("--timeout", "5").stdout, "low", "delayed") == "2"
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)

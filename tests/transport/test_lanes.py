@@ -23,12 +23,15 @@ from tests.lanes.test_shares import (  # noqa: F401
     test_strict_order_serves_by_rank_and_starves,
     test_three_backlogs_are_served_ten_five_one,
 )
+from tests.lanes.test_status import cell, run, seen
 from tests.lanes.test_waiting import (  # noqa: F401
     test_a_reserved_process_serves_critical_work_under_a_burst_of_long_jobs,
     test_c30_a_short_job_is_never_parked_behind_a_long_one,
     test_what_a_busy_worker_held_is_run_by_one_that_comes,
 )
 from tests.support.effects import Effects
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 from tests.transport.conftest import streams
 
@@ -47,6 +50,36 @@ def lanes(
     start_worker: Callable[..., Worker],
 ) -> LaneRun:
     return LaneRun(broker, streams(redis_url), effects, load_app, start_worker)
+
+
+def test_the_lanes_command_shows_ages_and_what_is_held_and_delayed(
+    lanes: LaneRun, redis_session_server: RedisServer
+) -> None:
+    """S-P5: a stream's ids carry the time, and its pending list says who holds what."""
+    lanes.configure()
+    lanes.worker("low", concurrency=1)
+    lanes.send("low", 3, busy_s=300)
+    lanes.send("critical", 1)
+    lanes.send("normal", 2, countdown=600)
+    lanes.effects.wait_count("low", 1)
+    waited_s = 1.0
+    with redis_session_server.client() as client:
+        begun_s = client.time()[0]
+        wait_until(lambda: client.time()[0] > begun_s + waited_s, 60, "a second of its clock")
+
+    found, table = seen(), run("--timeout", "5").stdout
+
+    assert (found["low"]["depth"], found["low"]["held"]) == (2, 1)
+    assert found["low"]["longest_held_s"] >= waited_s
+    assert found["low"]["oldest_s"] >= waited_s
+    assert (found["critical"]["depth"], found["critical"]["held"]) == (1, 0)
+    assert found["critical"]["oldest_s"] >= waited_s
+    assert found["critical"]["longest_held_s"] is None
+    assert (found["normal"]["depth"], found["normal"]["delayed"]) == (0, 2)
+    assert found["normal"]["oldest_s"] is None
+    assert cell(table, "low", "held").startswith("1, ")
+    assert cell(table, "normal", "delayed") == "2"
+    assert cell(table, "normal", "oldest") == "–"
 
 
 class Weighted:

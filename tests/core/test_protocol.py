@@ -1,5 +1,6 @@
-"""The claim state machine to the millisecond. What every store has in common with it, and every
-rule in words, is in ``tests/conformance``; here are the times and the properties."""
+"""The claim state machine to the millisecond: which outcome, and the properties. The whole record
+after each operation is in ``test_protocol_whole.py``; what every store has in common with it, and
+every rule in words, in ``tests/conformance``."""
 
 from __future__ import annotations
 
@@ -125,132 +126,10 @@ def test_waiting_says_the_rest_of_the_hold():
     assert outcome == Held(20_000, True, "t1")
 
 
-def test_a_granted_claim_has_all_its_times_from_now():
-    record, outcome = protocol.claim(None, ask(fingerprint="g"), NOW_US)
-
-    assert record == Record(
-        "k",
-        State.RUNNING,
-        owner="me",
-        fence=NOW_US,
-        lease_until_ms=NOW_MS + 30_000,
-        lease_ms=30_000,
-        retention_ms=90_000,
-        fingerprint="g",
-        task_id="t1",
-        attempt=1,
-        runs=1,
-        created_ms=NOW_MS,
-        expires_ms=NOW_MS + 90_000,
-        published={"t1": 1},
-    )
-    assert outcome == Claimed(Claim("k", "me", NOW_US, 30_000, 90_000, "t1", 1))
-
-
 def test_a_record_lives_at_least_as_long_as_its_lease():
     record, _ = protocol.claim(None, ask(lease_ms=30_000, retention_ms=1_000), NOW_US)
 
     assert record.expires_ms == NOW_MS + 30_000
-
-
-def test_an_owner_that_asks_again_has_its_lease_from_now():
-    record, outcome = protocol.claim(seen(), ask(owner="other"), NOW_US)
-
-    assert record == seen(
-        lease_until_ms=NOW_MS + 30_000, retention_ms=90_000, expires_ms=NOW_MS + 90_000
-    )
-    assert outcome == Claimed(replace(MINE, retention_ms=90_000), {}, 0, 1, False)
-
-
-def test_poison_is_kept_for_the_retention_that_was_asked_for():
-    record, outcome = protocol.claim(seen(lease_until_ms=5, crashes=2), ask(), NOW_US)
-
-    assert outcome == Poison(3)
-    assert (record.state, record.owner, record.crashes) == (State.FREE, "", 3)
-    assert record.expires_ms == NOW_MS + 90_000
-
-
-def test_a_renewal_lasts_from_now():
-    lease = Lease("k", "other", 10_000, 70_000)
-
-    record, held = protocol.renew(seen(), lease, NOW_US)
-
-    assert held is True
-    assert record == seen(
-        lease_ms=10_000,
-        lease_until_ms=NOW_MS + 10_000,
-        retention_ms=70_000,
-        expires_ms=NOW_MS + 70_000,
-    )
-
-
-def test_a_completion_is_kept_from_now_for_the_claims_retention():
-    record, accepted = protocol.complete(seen(), MINE, b"r", NOW_US)
-
-    assert accepted is True
-    assert record == seen(
-        state=State.DONE,
-        result=b"r",
-        done_ms=NOW_MS,
-        lease_until_ms=0,
-        expires_ms=NOW_MS + 60_000,
-    )
-
-
-def test_a_retry_is_waited_for_from_now():
-    record, accepted = protocol.release(seen(), MINE, Ending.RETRY, 5_000, NOW_US)
-
-    assert accepted is True
-    assert record == seen(
-        state=State.WAITING,
-        attempt=2,
-        failures=1,
-        published={"t1": 2},
-        lease_until_ms=NOW_MS + 5_000,
-        expires_ms=NOW_MS + 65_000,
-    )
-
-
-@pytest.mark.parametrize(("ending", "counter"), [("failure", "failures"), ("release", "releases")])
-def test_a_key_given_back_is_kept_for_the_claims_retention(ending, counter):
-    record, accepted = protocol.release(seen(), MINE, Ending(ending), 5_000, NOW_US)
-
-    assert accepted is True
-    assert record == seen(
-        state=State.FREE,
-        lease_until_ms=0,
-        expires_ms=NOW_MS + 60_000,
-        **{counter: 1},
-    )
-
-
-def test_what_puts_a_record_back_knows_all_that_the_holder_knows():
-    lease = Lease("k", "other", 30_000, 60_000, "t1", 1)
-    gone = Record("k", State.RUNNING, "other", 50, 0, 0, 0, "", "t1", 1, 1, created_ms=NOW_MS)
-    held = replace(
-        gone,
-        lease_ms=30_000,
-        retention_ms=60_000,
-        lease_until_ms=NOW_MS + 30_000,
-        expires_ms=NOW_MS + 60_000,
-    )
-
-    assert protocol.renew(None, lease, NOW_US) == (replace(held, fence=NOW_US), True)
-    assert protocol.put_step(None, MINE, "s", b"v", NOW_US) == (
-        replace(held, steps={"s": b"v"}),
-        True,
-    )
-    assert protocol.complete(None, MINE, b"r", NOW_US) == (
-        replace(
-            gone,
-            state=State.DONE,
-            result=b"r",
-            done_ms=NOW_MS,
-            retention_ms=60_000,
-            expires_ms=NOW_MS + 60_000,
-        ),
-        True,
-    )
 
 
 @pytest.mark.parametrize("ending", list(Ending))
@@ -258,14 +137,6 @@ def test_a_key_given_back_twice_is_as_given_back_once(ending):
     once, _ = protocol.release(seen(), MINE, ending, 5_000, NOW_US)
 
     assert protocol.release(once, MINE, ending, 9_000, NOW_US + 7) == (once, True)
-
-
-def test_a_revocation_keeps_the_later_of_two_expiries():
-    assert protocol.revoke(seen(), "k", 10_000, NOW_US).expires_ms == NOW_MS + 60_000
-    assert protocol.revoke(seen(), "k", 70_000, NOW_US).expires_ms == NOW_MS + 70_000
-    assert protocol.revoke(None, "k", 70_000, NOW_US) == Record(
-        "k", revoked=True, created_ms=NOW_MS, expires_ms=NOW_MS + 70_000
-    )
 
 
 # --- properties

@@ -211,7 +211,7 @@ def test_after_an_operation_the_whole_record_is(is_so, should_be):
     assert is_so == should_be
 
 
-REQUEST = ClaimRequest("k", "w2", 60, 500, "f2", "t2", 1, 3)
+REQUEST = ClaimRequest("k", "w2", 60, 550, "f2", "t2", 1, 3)
 
 
 def test_a_first_claim_writes_the_whole_record():
@@ -224,16 +224,16 @@ def test_a_first_claim_writes_the_whole_record():
         fence=NOW_US,
         lease_until_ms=NOW_MS + 60,
         lease_ms=60,
-        retention_ms=500,
+        retention_ms=550,
         fingerprint="f2",
         task_id="t2",
         attempt=1,
         runs=1,
         created_ms=NOW_MS,
-        expires_ms=NOW_MS + 500,
+        expires_ms=NOW_MS + 550,
         published={"t2": 1},
     )
-    assert outcome == Claimed(Claim("k", "w2", NOW_US, 60, 500, "t2", 1), {}, 0, 1, False)
+    assert outcome == Claimed(Claim("k", "w2", NOW_US, 60, 550, "t2", 1), {}, 0, 1, False)
 
 
 def test_a_claim_that_takes_over_keeps_what_it_does_not_change():
@@ -247,16 +247,16 @@ def test_a_claim_that_takes_over_keeps_what_it_does_not_change():
         fence=NOW_US + 11,
         lease_until_ms=NOW_MS + 60,
         lease_ms=60,
-        retention_ms=500,
+        retention_ms=550,
         fingerprint="f2",
         task_id="t2",
         attempt=1,
         runs=5,
         crashes=2,
         published={"t1": 2, "t0": 1, "t2": 1},
-        expires_ms=NOW_MS + 500,
+        expires_ms=NOW_MS + 550,
     ), outcome
-    claim = Claim("k", "w2", NOW_US + 11, 60, 500, "t2", 1)
+    claim = Claim("k", "w2", NOW_US + 11, 60, 550, "t2", 1)
     assert outcome == Claimed(claim, {"order": b"1"}, 2, 5, True)
 
 
@@ -282,5 +282,5 @@ def test_a_poisoned_key_is_free_and_kept_for_the_asking_tasks_retention():
     record, outcome = protocol.claim(before, REQUEST, NOW_US)
 
     freed = {"state": State.FREE, "owner": "", "lease_until_ms": 0, "crashes": 3}
-    assert record == replace(before, **freed, retention_ms=500, expires_ms=NOW_MS + 500)
+    assert record == replace(before, **freed, retention_ms=550, expires_ms=NOW_MS + 550)
     assert outcome == Poison(3)

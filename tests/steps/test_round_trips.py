@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.round_trips import counted, store, wait_acked
 from tests.support.servers import RedisServer
-from tests.support.waiting import wait_until
 from tests.tasks.stage import Stage, open_stage
+
+__all__ = ["counted", "store"]
 
 DEADLINE_S = 60
 COUNT = 10
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A server for the store alone, so that all it counts is ours."""
-    with RedisServer(tmp_path_factory.mktemp("store"), durable=False) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -37,29 +32,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory, store: RedisServer) -> Itera
         stage.start_worker(concurrency=1)
         # a server loads a script at its first call: one more round trip, once
         stage.tasks.order.delay("warm-up").get(timeout=DEADLINE_S)
-        wait_acked(stage)
+        wait_acked(stage.server, DEADLINE_S)
         yield stage
-
-
-@pytest.fixture
-def counted(store: RedisServer) -> Callable[[Callable[[], Any]], int]:
-    """``counted(act)``: commands that clients sent to the store meanwhile."""
-
-    def calls() -> int:
-        with store.client() as client:
-            stats = client.info("commandstats")
-        return sum(
-            int(entry["calls"])
-            for name, entry in stats.items()
-            if name.removeprefix("cmdstat_") in ("evalsha", "eval", "script|load")
-        )
-
-    def count(act: Callable[[], Any]) -> int:
-        before = calls()
-        act()
-        return calls() - before
-
-    return count
 
 
 def test_a_job_of_three_new_steps_costs_two_and_three(stage: Stage, counted: Any) -> None:
@@ -67,19 +41,19 @@ def test_a_job_of_three_new_steps_costs_two_and_three(stage: Stage, counted: Any
         sent = [stage.tasks.order.delay(f"new-{n}") for n in range(COUNT)]
         for result in sent:
             assert result.get(timeout=DEADLINE_S)[-1] == "stock done"
-        wait_acked(stage)
+        wait_acked(stage.server, DEADLINE_S)
 
     assert counted(act) == (2 + 3) * COUNT
 
 
 def test_its_duplicate_costs_one(stage: Stage, counted: Any) -> None:
     stage.tasks.order.delay("again").get(timeout=DEADLINE_S)
-    wait_acked(stage)
+    wait_acked(stage.server, DEADLINE_S)
 
     def act() -> None:
         for result in [stage.tasks.order.delay("again") for _ in range(COUNT)]:
             result.get(timeout=DEADLINE_S)
-        wait_acked(stage)
+        wait_acked(stage.server, DEADLINE_S)
 
     assert counted(act) == COUNT
 
@@ -91,15 +65,6 @@ def test_steps_that_are_done_cost_nothing(stage: Stage, counted: Any) -> None:
 
     def act() -> None:
         stage.tasks.order.delay("resumed").get(timeout=DEADLINE_S)
-        wait_acked(stage)
+        wait_acked(stage.server, DEADLINE_S)
 
     assert counted(act) == (1 + 2 + 2) + (1 + 1 + 1)
-
-
-def wait_acked(stage: Stage) -> None:
-    with stage.server.client() as client:
-        wait_until(
-            lambda: client.llen("celery") == 0 and client.hlen("unacked") == 0,
-            DEADLINE_S,
-            "all acks",
-        )

@@ -8,19 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.round_trips import counted, store, wait_acked
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.tasks.stage import Stage, open_stage
 
+__all__ = ["counted", "store"]
+
 DEADLINE_S = 60
 COUNT = 20
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A server for the store alone, so that all it counts is ours."""
-    with RedisServer(tmp_path_factory.mktemp("store"), durable=False) as server:
-        yield server
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
@@ -38,32 +34,10 @@ def stage(
         stage.effects.wait_count("note", 1, DEADLINE_S)
         stage.tasks.fails.delay("warm-up", times=1).get(timeout=DEADLINE_S)
         stage.tasks.always_fails.delay("warm-up").get(timeout=DEADLINE_S, propagate=False)
-        wait_acked(stage)
+        wait_acked(stage.server, DEADLINE_S)
         yield stage
     with store.client() as client:
         client.flushall()
-
-
-@pytest.fixture
-def counted(store: RedisServer) -> Callable[[Callable[[], Any]], int]:
-    """``counted(act)``: commands that clients sent to the store meanwhile. What a script calls
-    by itself is counted by the server, too, and left out."""
-
-    def calls() -> int:
-        with store.client() as client:
-            stats = client.info("commandstats")
-        return sum(
-            int(entry["calls"])
-            for name, entry in stats.items()
-            if name.removeprefix("cmdstat_") in ("evalsha", "eval", "script|load")
-        )
-
-    def count(act: Callable[[], Any]) -> int:
-        before = calls()
-        act()
-        return calls() - before
-
-    return count
 
 
 def test_a_task_costs_two_round_trips(stage: Stage, counted: Any) -> None:
@@ -71,20 +45,20 @@ def test_a_task_costs_two_round_trips(stage: Stage, counted: Any) -> None:
         sent = [stage.tasks.pay.delay(f"two-{n}") for n in range(COUNT)]
         for result in sent:
             result.get(timeout=DEADLINE_S)
-        wait_acked(stage)
+        wait_acked(stage.server, DEADLINE_S)
 
     assert counted(act) == 2 * COUNT
 
 
 def test_a_duplicate_costs_one(stage: Stage, counted: Any) -> None:
     stage.tasks.pay.delay("again").get(timeout=DEADLINE_S)
-    wait_acked(stage)
+    wait_acked(stage.server, DEADLINE_S)
 
     def act() -> None:
         sent = [stage.tasks.pay.delay("again") for _ in range(COUNT)]
         for result in sent:
             result.get(timeout=DEADLINE_S)
-        wait_acked(stage)
+        wait_acked(stage.server, DEADLINE_S)
 
     assert counted(act) == COUNT
 
@@ -96,7 +70,7 @@ def test_a_task_with_follow_ups_costs_three_for_they_are_noted(stage: Stage, cou
         before = stage.effects.count("note")
         stage.tasks.pay.apply_async(("linked",), link=stage.tasks.note.si())
         stage.effects.wait_count("note", before + 1, DEADLINE_S)
-        wait_acked(stage)
+        wait_acked(stage.server, DEADLINE_S)
 
     assert counted(act) == 3 + 2
 
@@ -107,7 +81,7 @@ def test_a_final_failure_costs_three_with_its_dead_letter(stage: Stage, counted:
     def act() -> None:
         with pytest.raises(RuntimeError):
             stage.tasks.always_fails.delay("f").get(timeout=DEADLINE_S)
-        wait_acked(stage)
+        wait_acked(stage.server, DEADLINE_S)
 
     assert counted(act) == 3
 
@@ -117,7 +91,7 @@ def test_a_retry_costs_three_and_its_second_run_two(stage: Stage, counted: Any) 
 
     def act() -> None:
         stage.tasks.fails.delay("r", times=1).get(timeout=DEADLINE_S)
-        wait_acked(stage)
+        wait_acked(stage.server, DEADLINE_S)
 
     assert counted(act) == 3 + 2
 
@@ -126,7 +100,7 @@ def test_scripts_are_all_that_is_sent(stage: Stage, store: RedisServer) -> None:
     """So the counts above have missed nothing: every command of every client, as it comes."""
     with store.client() as client, store.client() as other, client.monitor() as monitor:
         stage.tasks.pay.delay("watched").get(timeout=DEADLINE_S)
-        wait_acked(stage)
+        wait_acked(stage.server, DEADLINE_S)
         other.echo("the end")
         sent = []
         for seen in monitor.listen():
@@ -157,7 +131,7 @@ def test_run_times_travel_in_the_round_trips_that_a_task_makes_anyway(
             before = reads()
             for n in range(COUNT):
                 stage.tasks.pay.delay(f"read-{turn}-{n}").get(timeout=DEADLINE_S)
-            wait_acked(stage)
+            wait_acked(stage.server, DEADLINE_S)
             return reads() - before - 1  # the second question is one itself
 
         # a connection that is opened meanwhile says more, once
@@ -173,12 +147,3 @@ def run_one_and_count(stage: Stage, kept: Callable[[], int]) -> bool:
 
 
 _numbers = itertools.count()
-
-
-def wait_acked(stage: Stage) -> None:
-    with stage.server.client() as client:
-        wait_until(
-            lambda: client.llen("celery") == 0 and client.hlen("unacked") == 0,
-            DEADLINE_S,
-            "all acks",
-        )

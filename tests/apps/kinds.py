@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 from celery import Celery, Task, shared_task
@@ -9,6 +10,7 @@ from pydantic import BaseModel
 
 from celery_idem import IdempotentTask
 from tests.support.effects import Effects
+from tests.support.waiting import wait_until
 
 broker = os.environ["TEST_BROKER"]
 app = Celery("kinds", broker=broker, backend=broker)
@@ -162,10 +164,12 @@ def recursive(self: Any, n: int) -> int:
 
 
 @app.task(base=IdempotentTask, name="kinds.half", bind=True, idem_key="{n}")
-def half(self: Any, n: int) -> str:
-    """Publishes its own retry, and goes on (``throw=False``)."""
-    note(f"half:{self.request.retries}")
-    if self.request.retries == 0:
+def half(self: Any, n: int, gate: str) -> str:
+    """Publishes its own retry, and goes on (``throw=False``). Run 0 and run 1, the retry, each wait
+    for their file ``{gate}-{run}`` before they return."""
+    run = self.request.retries
+    if run == 0:
         self.retry(countdown=0, throw=False)
-        return "went on"
-    return "retried"
+    note(f"half:{n}:{run}")
+    wait_until(Path(f"{gate}-{run}").exists, what=f"the gate of run {run}")
+    return ("went on", "retried")[run]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,14 +143,28 @@ def test_a_task_that_calls_itself_as_a_function_is_one_run(stage: Stage) -> None
     assert record.runs == 1
 
 
-def test_a_retry_that_lets_the_body_go_on_is_the_one_that_counts(stage: Stage) -> None:
-    result = stage.tasks.half.delay(1)
-    stage.effects.wait_count("half:1", 1, DEADLINE_S)
-    wait_until(lambda: record_is_done(stage, "kinds.half:1"), DEADLINE_S, "the retry")
+@pytest.mark.parametrize(
+    ("first", "told"), [(0, "went on"), (1, "retried")], ids=["body first", "retry first"]
+)
+def test_a_retry_that_lets_the_body_go_on_is_the_one_that_counts(
+    stage: Stage, first: int, told: str
+) -> None:
+    """Whichever of the two ends first: the record is the retry's. The result of the task's id is
+    what Celery was told first, as of any task: a success is not written over."""
+    n, gate = first + 1, stage.gate(f"half-{first}")
+    sent = stage.tasks.half.delay(n, str(gate))
+    for run in (0, 1):
+        stage.effects.wait_count(f"half:{n}:{run}", 1, DEADLINE_S)
 
-    assert stage.effects.count("half:0") == stage.effects.count("half:1") == 1
-    assert result.result in ("went on", "retried"), "Celery keeps the first that it is told"
-    assert stage.tasks.half.delay(1).get(timeout=DEADLINE_S) == "retried"
+    Path(f"{gate}-{first}").touch()
+    assert sent.get(timeout=DEADLINE_S) == told
+    Path(f"{gate}-{1 - first}").touch()
+    wait_until(lambda: record_is_done(stage, f"kinds.half:{n}"), DEADLINE_S, "the retry")
+
+    again = [stage.tasks.half.delay(n, str(gate)) for _ in range(4)]
+    assert [it.get(timeout=DEADLINE_S) for it in again] == ["retried"] * 4
+    assert stage.tasks.app.AsyncResult(sent.id).result == told
+    assert [stage.effects.count(f"half:{n}:{run}") for run in (0, 1)] == [1, 1]
 
 
 def record_is_done(stage: Stage, key: str) -> bool:

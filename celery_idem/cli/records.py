@@ -17,6 +17,7 @@ from celery_idem.cli.told import told
 from celery_idem.core.describe import described_result, described_step, task_of, when
 from celery_idem.core.record import Record, State
 from celery_idem.core.settings import DEFAULT_REVOKE_S
+from celery_idem.delivery import scope_of
 from celery_idem.stores.base import Store
 
 #: Records that ``list`` shows and ``stats`` counts, unless told otherwise.
@@ -178,7 +179,10 @@ def prune(ctx: click.Context, batch: int, most: int | None, as_json: bool) -> No
 @click.pass_context
 @told
 def stats(ctx: click.Context, limit: int, as_json: bool) -> None:
-    """How many records in which state, for each task."""
+    """How many records in which state, for each task.
+
+    In brackets what is no task's: cool-downs, steps that tasks share, and plain code.
+    """
     counted = count(store_of(ctx).scan(limit=limit))
     if as_json:
         click.echo(json.dumps(counted, indent=2))
@@ -203,7 +207,7 @@ class Filter:
 
     def takes(self, record: Record) -> bool:
         """Whether the record is one of them."""
-        if self.task is not None and not record.key.startswith(f"{self.task}:"):
+        if self.task is not None and not record.key.startswith(f"{scope_of(self.task)}:"):
             return False
         if self.state == "revoked":
             return record.revoked
@@ -224,7 +228,7 @@ def found(store: Store, key: str) -> Record:
 
 def search(store: Store, wanted: Filter, limit: int) -> list[Record]:
     """The first ``limit`` records that the filter takes."""
-    contains = wanted.contains or (f"{wanted.task}:" if wanted.task else "")
+    contains = wanted.contains or (f"{scope_of(wanted.task)}:" if wanted.task else "")
     scanned = limit if wanted == Filter(wanted.contains) else STATS_LIMIT
     records: list[Record] = []
     for record in store.scan(contains, limit=scanned):
@@ -253,7 +257,7 @@ def count(records: Iterable[Record]) -> dict[str, Counter[str]]:
     """Task name → how many in which state, and its crashes and failures."""
     counted: dict[str, Counter[str]] = {}
     for record in records:
-        numbers = counted.setdefault(task_of(record.key), Counter())
+        numbers = counted.setdefault(task_of(record), Counter())
         numbers[record.state.value] += 1
         numbers["revoked"] += record.revoked
         numbers["crashes"] += record.crashes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from celery_idem.core.record import StoredResult
+from celery_idem.core.record import Record, StoredResult
 from celery_idem.core.step import StepRecord
 
 
@@ -38,6 +38,21 @@ def when(ms: int) -> str | None:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ms / 1000)) + "Z"
 
 
-def task_of(key: str) -> str:
-    """The task's name in a record's key; plain code has none."""
-    return key.partition(":")[0] if ":" in key else "(plain code)"
+def task_of(record: Record) -> str:
+    """The task whose record it is; in brackets what is no task's: a cool-down, a step that tasks
+    share, plain code.
+
+    >>> task_of(Record("shop.pay:order:7", runs=1, task_id="t1"))
+    'shop.pay'
+    >>> task_of(Record("shop.pay%cooldown:order:7", runs=1))
+    '(cool-downs)'
+    """
+    scope, colon, _ = record.key.partition(":")
+    if scope == "%step":
+        return "(shared steps)"
+    if scope.endswith("%cooldown"):
+        return "(cool-downs)"
+    # a task's claim has its id; a key that was revoked before anybody claimed it has none yet
+    if not colon or (record.runs and not record.task_id):
+        return "(plain code)"
+    return scope.replace("%3A", ":").replace("%25", "%")

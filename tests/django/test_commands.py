@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import current_app
+from celery import Celery, current_app
 from click.testing import CliRunner
 
+from celery_idem import IdempotentTask, idempotent
 from celery_idem.binding import binding_of
 from celery_idem.cli.idem import idem
 from celery_idem.core.record import State
@@ -118,6 +119,36 @@ def test_stats_count_by_task_and_state(store: Any, said: Any) -> None:
     assert counted["shop.order"]["done"] == 1
     assert counted["shop.order"]["running"] == 1
     assert counted["shop.mail"]["crashes"] == 2
+
+
+def test_only_tasks_are_listed_as_tasks(store: Any, said: Any) -> None:
+    """Cool-downs, shared steps and plain code have keys of their own, with a colon in each."""
+    named = Celery("named", broker="memory://", set_as_current=False)
+    binding_of(named).use(store)
+
+    @named.task(
+        base=IdempotentTask, bind=True, name="a:b", shared=False, idem_key="order:{number}",
+        cooldown_s=60,
+    )  # fmt: skip
+    def pay(self: Any, number: int) -> int:
+        return int(self.step("stock", int, number, key=f"api:{number}"))
+
+    pay.apply((7,))
+    with idempotent("order:7", ttl=60, app=named):
+        pass
+    store.revoke("shop.mail:mail:1", 60_000)
+
+    counted = json.loads(said("stats", "--json"))
+
+    assert {name: numbers.get("done", 0) for name, numbers in counted.items()} == {
+        "a:b": 1,
+        "(cool-downs)": 1,
+        "(shared steps)": 1,
+        "(plain code)": 1,
+        "shop.mail": 0,
+    }
+    [record] = json.loads(said("list", "--task", "a:b", "--json"))
+    assert record["key"].startswith("a%3Ab:")
 
 
 def test_prune_says_where_nothing_is_to_be_pruned(store: Any, said: Any) -> None:

@@ -14,6 +14,10 @@ from typing import Any
 
 from celery.worker.control import control_command, inspect_command
 
+from celery_idem.core.errors import ConfigError
+from celery_idem.core.settings import number
+from celery_idem.lanes.control import number_or_text
+
 logger = logging.getLogger("celery_idem.deadletters")
 
 
@@ -115,23 +119,35 @@ class Breaker:
 
 
 @control_command(
-    args=[("kind", str), ("queue", str), ("pause_s", float)],
+    args=[("kind", str), ("queue", str), ("pause_s", number_or_text)],
     signature="<task> <queue> <seconds>",
 )
-def flood_pause(state: Any, kind: str, queue: str, pause_s: float) -> dict[str, str]:
+def flood_pause(state: Any, kind: str = "", queue: str = "", pause_s: Any = None) -> dict[str, str]:
     """Stop consuming a queue for so many seconds, as a flood of a task's dead letters does."""
     breaker: Breaker | None = getattr(state.consumer, "idem_breaker", None)
     if breaker is None:
-        return {"ok": "this worker keeps no dead letters"}
+        return {"error": "this worker keeps no dead letters"}
+    if not kind or not queue or pause_s is None:
+        return {"error": "which? flood_pause <task> <queue> <seconds>"}
+    try:
+        number("the seconds of a pause", pause_s, least=0)
+    except ConfigError as error:
+        return {"error": str(error)}
     paused = breaker.open(kind, queue, float(pause_s))
-    return {"ok": ", ".join(it.queue for it in paused) or "nothing to pause"}
+    if not paused:
+        return {"ok": f"nothing to pause: {queue!r} is paused already, or not consumed here"}
+    return {"ok": f"{', '.join(it.queue for it in paused)}: paused for {pause_s:g} s"}
 
 
 @control_command(args=[("queue", str)], signature="[queue]")
 def flood_end(state: Any, queue: str = "") -> dict[str, Any]:
     """Serve again what a flood has paused: one queue, or all."""
     breaker: Breaker | None = getattr(state.consumer, "idem_breaker", None)
-    return {"ended": breaker.end(queue) if breaker is not None else []}
+    if breaker is None:
+        return {"error": "this worker keeps no dead letters", "ended": []}
+    ended = breaker.end(queue)
+    what = f"{queue!r} was not paused by a flood" if queue else "nothing was paused by a flood"
+    return {"ok": f"served again: {', '.join(ended)}" if ended else what, "ended": ended}
 
 
 @inspect_command()

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 UNTIL_RESTART = "until this worker restarts; to keep it, change idem['lanes']"
 
 
-def _change(state: Any, change: Callable[[WorkerLanes], str]) -> dict[str, str]:
+def _change(state: Any, lane: str, change: Callable[[WorkerLanes], str]) -> dict[str, str]:
     """Make it, act on it at once, and say what is so now; or say what was wrong."""
     lanes: WorkerLanes | None = getattr(state.consumer, "idem_lanes", None)
     if lanes is None:
         return {"error": "this worker serves no lanes: idem['lanes'] is not set"}
+    if not lane:
+        known = ", ".join(it.name for it in lanes.line.lanes)
+        return {"error": f"which lane? this worker serves {known}"}
     try:
         said = change(lanes)
     except ConfigError as error:
@@ -31,7 +34,7 @@ def _change(state: Any, change: Callable[[WorkerLanes], str]) -> dict[str, str]:
     return {"ok": said}
 
 
-def _number_or_text(given: str) -> float | str:
+def number_or_text(given: str) -> float | str:
     """What is typed: the worker says what is wrong with a text, Celery's own would be a trace."""
     with contextlib.suppress(ValueError):
         return float(given)
@@ -39,18 +42,20 @@ def _number_or_text(given: str) -> float | str:
 
 
 @control_command(
-    args=[("lane", str), ("weight", _number_or_text)],
+    args=[("lane", str), ("weight", number_or_text)],
     signature="<lane> <weight>",
 )
 def lane_weight(state: Any, lane: str = "", weight: Any = None) -> dict[str, str]:
     """Give a lane another weight, until the worker restarts."""
 
     def change(lanes: WorkerLanes) -> str:
+        if weight is None:
+            raise ConfigError(f"which weight for lane {lane!r}? lane_weight <lane> <weight>")
         checked = check_weight(lane, weight)
         lanes.line.reweigh(lane, checked)
         return f"lane {lane!r} has weight {checked:g} {UNTIL_RESTART}"
 
-    return _change(state, change)
+    return _change(state, lane, change)
 
 
 @control_command(args=[("lane", str)], signature="<lane>")
@@ -61,7 +66,7 @@ def lane_pause(state: Any, lane: str = "") -> dict[str, str]:
         lanes.line.pause(lane)
         return f"lane {lane!r} is paused {UNTIL_RESTART}"
 
-    return _change(state, change)
+    return _change(state, lane, change)
 
 
 @control_command(args=[("lane", str)], signature="<lane>")
@@ -72,7 +77,7 @@ def lane_resume(state: Any, lane: str = "") -> dict[str, str]:
         lanes.line.resume(lane)
         return f"lane {lane!r} is served"
 
-    return _change(state, change)
+    return _change(state, lane, change)
 
 
 @inspect_command()

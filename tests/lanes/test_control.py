@@ -79,7 +79,7 @@ def test_wrong_commands_are_answered_clearly(lanes: LaneRun) -> None:
     assert "no lane 'bulk' here; known are critical, normal, low" in unknown["error"]
     assert "weight must be above 0" in zero["error"]
     assert "weight must be above 0, not 'heavy'" in words["error"]
-    assert "weight must be above 0, not None" in nothing["error"]
+    assert "which weight for lane 'low'?" in nothing["error"]
     assert "no lane 'bulk' here" in nobody["error"]
     assert "no lane 'bulk' here" in nobody_again["error"]
     assert report(lanes, worker)["lanes"]["low"]["weight"] == 1

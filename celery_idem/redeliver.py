@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject
 
+from celery_idem.confirming import confirming
 from celery_idem.core.errors import RequeuedTooOften
 from celery_idem.delivery import REQUEUES_HEADER, WAITS_HEADER, Delivery
 
@@ -78,7 +79,8 @@ def _send_copy(task: Any, countdown_s: float, counts: dict[str, int]) -> None:
         **counts,
     }
     try:
-        signature.apply_async(add_to_parent=False)
+        with confirming(task.app) as producer:
+            signature.apply_async(add_to_parent=False, producer=producer)
     except Exception as error:
         # The broker can't take the copy: this message must stay.
         logger.warning("a message could not be sent again (%s); it goes back", error)

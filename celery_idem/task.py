@@ -15,6 +15,7 @@ from celery.exceptions import Reject
 from kombu.exceptions import EncodeError
 
 from celery_idem.binding import binding_of
+from celery_idem.confirming import confirming
 from celery_idem.core import key as keys
 from celery_idem.core.errors import StepBusy, StepMisused, StepUncertain
 from celery_idem.delivery import KEY_HEADER, Delivery
@@ -161,8 +162,8 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
         return super().apply_async(args, kwargs, *more, **options)
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:
-        """Celery's, and: only the holder of the key may publish a retry, and a retry that can't be
-        published goes back to the queue instead of being dropped.
+        """Celery's, and: only the holder of the key may publish a retry, RabbitMQ has to confirm
+        it, and where it can't be published the message goes back instead of being dropped.
 
         Raises :class:`LeaseLost` when somebody else has the key.
         """
@@ -174,7 +175,8 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
             return super().retry(*args, **kwargs)
         holding.check()
         try:
-            published = super().retry(*args, **kwargs)
+            with confirming(self.app) as producer:
+                published = super().retry(*args, producer=producer, **kwargs)
         except Reject as reject:
             # Celery drops the message here. An error of the message itself would repeat for ever.
             reason: Any = reject.args[0] if reject.args else None

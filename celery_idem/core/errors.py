@@ -63,6 +63,11 @@ class StoreUnavailable(IdemError):
     """The store could not be reached for as long as ``store_patience_s`` allows."""
 
 
+class NotConfirmed(IdemError):
+    """The broker did not say in time that it has a message, which it may have all the same: what it
+    was sent in exchange for stays as it is."""
+
+
 class RequeuedTooOften(IdemError):
     """A body raised ``Reject(requeue=True)`` ``max_requeues`` times: a failure, not a loop."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from celery_idem.confirming import confirming
 from celery_idem.deadletters.letter import Message
 from celery_idem.delivery import REQUEUES_HEADER, WAITS_HEADER
 
@@ -46,9 +47,10 @@ def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 def send(
     app: Any, message: Message, headers: Mapping[str, Any], *, queue: str = "", delay_s: float = 0
 ) -> None:
-    """Publish it to where it came from, or to ``queue``; ``delay_s`` sets its ETA anew.
+    """Publish it to where it came from, or to ``queue``; ``delay_s`` sets its ETA anew. Returns
+    when the broker has it.
 
-    Raises what kombu raises when the broker can't take it.
+    Raises ``NotConfirmed``, or what kombu raises when the broker can't take it.
     """
     headers = dict(headers)
     if delay_s > 0:
@@ -58,7 +60,7 @@ def send(
     exchange, routing_key = message.exchange, message.routing_key
     if queue:
         exchange, routing_key = "", queue
-    with app.producer_or_acquire() as producer:
+    with confirming(app) as sure, app.producer_or_acquire(sure) as producer:
         producer.publish(
             message.body,
             exchange=exchange,

@@ -129,6 +129,7 @@ class RabbitNode:
         self.port = free_port()
         self._mapper_port = free_port()
         self._distribution_port = free_port()
+        self.alarmed = False  #: whether an alarm was forced since its start
         self._node: subprocess.Popen[bytes] | None = None
         self._mapper: subprocess.Popen[bytes] | None = None
 
@@ -182,7 +183,8 @@ class RabbitNode:
         return self
 
     def kill(self) -> None:
-        """SIGKILL: what the node had not written is lost."""
+        """SIGKILL: what the node had not written is lost, and so are alarms that were forced."""
+        self.alarmed = False
         if self._node is not None:
             # Erlang's helpers have sessions of their own, and end when they miss the node
             helpers = psutil.Process(self._node.pid).children(recursive=True)
@@ -217,7 +219,7 @@ class RabbitNode:
 
     def set_disk_alarm(self, on: bool) -> None:
         """The same by the free space that it wants."""
-        self.ctl("set_disk_free_limit", "1000TB" if on else "1MB")
+        self.ctl("set_disk_free_limit", "1000000GB" if on else "1MB")
         self._wait_for_alarms(on)
 
     def __enter__(self) -> RabbitNode:
@@ -264,6 +266,7 @@ class RabbitNode:
         wait_until(answers, START_S, lambda: f"port {port}:\n{self.log_text()[-3000:]}")
 
     def _wait_for_alarms(self, on: bool) -> None:
+        self.alarmed = on
         wait_until(
             lambda: (self.ctl("eval", "rabbit_alarm:get_alarms().").strip() != "[]") is on,
             what=f"an alarm that is {'on' if on else 'over'}",

@@ -2,10 +2,12 @@
 
 By default Celery writes a message to the socket and calls it sent. A broker that blocks
 publishers, or dies before it has written the message, loses it, and nobody is told (C21). That is
-true of your own publishes, and of retries and replays, which this package acks the original
-message for.
+true of what your code sends, and of links, chains and chords, which Celery sends. What this package
+sends in exchange for another message (retries of idempotent tasks, copies that wait, replays,
+letters on a queue) it has confirmed in any case, within five seconds, or the other message stays.
 
-**Mend it:** the line that the finding gives. It costs one round trip a message.
+**Mend it:** the line that the finding gives. It costs one round trip a message. A caller then waits
+for as long as the broker blocks.
 """
 
 from __future__ import annotations

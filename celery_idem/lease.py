@@ -100,6 +100,22 @@ class LeaseKeeper:
         """What is held now."""
         return [holding.lease for holding in list(self._held.values())]
 
+    def renew_now(self, patience_s: float = 1.0) -> None:
+        """Renew all that is held, due or not, and wait for the answer: at most so long.
+
+        For a worker that was cut off and is about to take messages again. Its own may be among
+        them, and a lease that ran out meanwhile is its holder's until another run claims the key.
+        """
+        with self._lock:
+            if self._thread is None or not self._held:
+                return
+            answered = threading.Event()
+            self._asking.append(answered)
+            for holding in list(self._held.values()):
+                holding.due = self._clock()
+        self._wake.set()
+        answered.wait(patience_s)
+
     def when_gone(self, pid: int, action: Callable[[], None]) -> None:
         """Call ``action`` once the process has ended: at once for this one (its task is over)."""
         if pid == os.getpid():
@@ -129,6 +145,7 @@ class LeaseKeeper:
     def _reset(self) -> None:
         self._held: dict[str, _Holding] = {}
         self._watched: list[_Watch] = []
+        self._asking: list[threading.Event] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._wakes_at = 0.0
@@ -144,12 +161,16 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._stopping:
+            with self._lock:
+                asking, self._asking = self._asking, []
             try:
                 self._look_after_the_dying()
                 pause_s = self._renew_due()
             except Exception:
                 logger.exception("the lease keeper failed; it goes on")
                 pause_s = RETRY_PAUSE_S
+            for answered in asking:
+                answered.set()
             with self._lock:
                 if self._watched:
                     pause_s = WATCH_PERIOD_S

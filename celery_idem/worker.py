@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from celery import bootsteps
+from celery import VERSION, bootsteps
 from celery import signals as celery_signals
 
 from celery_idem import revoking
@@ -39,6 +39,7 @@ def install(app: Any) -> None:
     """Add the bootstep to this app, and the receivers to this process. Safe to call again."""
     app.steps["worker"].add(IdempotentWorker)
     # By name: a producer binds its tasks, too, and need not load the worker's code.
+    app.steps["consumer"].add(LeasesFirst)
     app.steps["consumer"].add("celery_idem.visibility.step:VisibilityStep")
     app.steps["consumer"].add("celery_idem.deadletters.step:DeadLetterStep")
     app.steps["consumer"].add("celery_idem.transport.buried:BuriedStep")
@@ -83,6 +84,22 @@ class IdempotentWorker(bootsteps.StartStopStep):
         _warn_of_the_store(worker.app)
         _warn_of_the_broker(worker.app)
         _look_for_dead_children(worker)
+        _remember_busy_children(worker)
+
+
+class LeasesFirst(bootsteps.StartStopStep):
+    """A worker that was cut off has its leases again before it takes a message.
+
+    Its own messages are delivered again at once then, and a lease may have run out with the
+    outage: what still runs here is not to be taken over for a crash, least of all by this worker.
+    """
+
+    name = "celery_idem.leases_first"
+    requires = ("celery.worker.consumer.connection:Connection",)
+
+    def start(self, consumer: Any) -> None:
+        """At every start of the consumer, before it consumes."""
+        binding_of(consumer.app).keeper.renew_now()
 
 
 def _look_for_dead_children(worker: Any) -> None:
@@ -96,6 +113,27 @@ def _look_for_dead_children(worker: Any) -> None:
     maintain = getattr(worker.pool, "maintain_pool", None)
     if hub is not None and maintain is not None:
         hub.call_repeatedly(DEAD_CHILD_CHECK_S, maintain)
+
+
+def _remember_busy_children(worker: Any) -> None:
+    """After a lost connection, give no job to a child that runs one.
+
+    Before 5.7 Celery forgets then which children are busy (``asynpool.py: flush``), and a job that
+    is written to a busy one waits until that one's run ends, whatever other children are free
+    (C24: a worker that says it is connected, and runs nothing).
+    """
+    flush = getattr(worker.pool, "flush", None)
+    if flush is None or VERSION >= (5, 7):
+        return
+    children = worker.pool._pool
+
+    def remembering() -> None:
+        running = [job._write_to for job in list(children._cache.values()) if job._accepted]
+        flush()
+        busy = (child.inqW_fd for child in running if child is not None and child._is_alive())
+        children._busy_workers.update(busy)
+
+    worker.pool.flush = remembering
 
 
 def _refuse_a_store_of_one_process(app: Any) -> None:

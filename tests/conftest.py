@@ -14,6 +14,7 @@ from typing import Any
 
 import celery
 import pytest
+from celery.result import AsyncResult
 from hypothesis import HealthCheck, settings
 
 from tests.support import leftovers
@@ -97,6 +98,9 @@ def _make_failure(report: pytest.TestReport | pytest.CollectReport) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # a shell's background job ignores it, and so would all that tests start and interrupt
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # a result asks its backend to unsubscribe when it is collected: in whatever test runs then, and
+    # without end when the server of its own test is gone
+    del AsyncResult.__del__
     config.stash[_mark] = leftovers.mark_session()
 
 

@@ -1,7 +1,8 @@
 """The demo's processes: none of them outlives it, however it ends.
 
 Each is the leader of its own process group. A guardian, a process of its own, knows the groups
-and ends them when the pipe from the demo closes, which happens even when the demo is SIGKILLed.
+and ends them when the pipe from the demo closes, which happens even when the demo is SIGKILLed. A
+process becomes what it is to be when the guardian knows it, and ends if that never comes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 Process = subprocess.Popen[bytes]
+
+#: waits for a line, then is the command behind it
+WHEN_TOLD = ("/bin/sh", "-c", 'read -r line && exec "$@" </dev/null', "sh")
 
 
 class Family:
@@ -42,16 +46,19 @@ class Family:
         """Start a process with its output in ``log``; ``answers=True``: its stdout is a pipe."""
         with log.open("ab") as out:
             process = subprocess.Popen(
-                argv,
+                [*WHEN_TOLD, *argv],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if answers else out,
                 stderr=out,
                 start_new_session=True,
             )
         self._members.append(process)
         self._tell(f"+{process.pid}")
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(b"\n")
         return process
 
     def kill(self, process: Process) -> None:

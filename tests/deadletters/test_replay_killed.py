@@ -15,6 +15,7 @@ from celery_idem.deadletters.base import Filter
 from celery_idem.deadletters.choose import letters_of
 from celery_idem.deadletters.letter import Letter, Message, Reason, letter_id, named_fault
 from tests.deadletters.stages import PLACES, letters_stage
+from tests.support.processes import guarded
 from tests.support.waiting import wait_until
 from tests.tasks.stage import Stage
 
@@ -53,7 +54,8 @@ def put_letters(stage: Stage, count: int) -> None:
 
 def start_replay(stage: Stage) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-m", "celery", "-A", "tests.apps.letters:app"]
-    return subprocess.Popen([*argv, "dlq", "replay", "--all", "--json"], stdout=subprocess.PIPE)
+    command = guarded([*argv, "dlq", "replay", "--all", "--json"])
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support import leftovers
-from tests.support.processes import env_without_django
+from tests.support.processes import env_without_django, guarded
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,14 +19,15 @@ DEADLINE_S = 250
 
 
 class Stage:
-    """A module of the example in a process of its own, all of whose descendants can be found."""
+    """A module of the example in a process of its own, all of whose descendants can be found. It
+    ends with this process, and they end with it (``example_project/family.py``)."""
 
     def __init__(self, module: str, folder: Path, *options: str, out: int | None = None) -> None:
         self.mark = uuid.uuid4().hex
         self.folder = folder
         self.log = folder / "log"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"example_project.{module}", *options],
+            guarded([sys.executable, "-m", f"example_project.{module}", *options]),
             cwd=ROOT,
             env={
                 **env_without_django(), leftovers.ENV: self.mark, "TMPDIR": str(folder),

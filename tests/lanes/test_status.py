@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.lanes.conftest import APP, LaneRun
+from tests.support.processes import guarded
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT, Worker
 
@@ -146,7 +147,9 @@ def test_watching_ends_cleanly_when_it_is_interrupted(lanes: LaneRun, options: l
     command = [sys.executable, "-m", "celery", "-A", APP, "idem", "lanes", "--watch", "0.2",
                "--timeout", "0.2", *options]  # fmt: skip
     ours, theirs = pty.openpty()
-    watching = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
+    watching = subprocess.Popen(
+        guarded(command), cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs
+    )
     os.close(theirs)
     said = bytearray()
 

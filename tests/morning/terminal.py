@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.support.processes import end_group, spawn
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 120
@@ -20,29 +21,38 @@ TMUX = shutil.which("tmux")
 
 
 class Terminal:
-    """One session of a tmux server of its own. Use as a context manager."""
+    """One session of a tmux server of its own, which ends with this process. Use as a context
+    manager."""
 
     def __init__(self, folder: Path, env: Mapping[str, str], cwd: Path) -> None:
         self._server = f"morning-{uuid.uuid4().hex[:8]}"
-        self._env, self._cwd = env, cwd
+        self._env = {**env, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+        self._cwd = cwd
         self._start = folder / "bashrc"
         self._start.write_text("PS1='[\\#:$?]$ '\nunset PROMPT_COMMAND\n")
         self._settings = folder / "tmux.conf"
         self._settings.write_text("set -g history-limit 50000\n")
+        self._log = folder / "tmux.log"
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Terminal:
         shell = f"bash --rcfile {self._start} --noprofile -i"
         size = ["-x", str(WIDTH), "-y", str(HEIGHT)]
-        # what the server inherits, its sessions inherit
-        subprocess.run(
-            [*self._tmux, "-f", str(self._settings), "new-session", "-d", *size, shell],
-            check=True, cwd=self._cwd, env={**self._env, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"},
-        )  # fmt: skip
+        # In the foreground (-D): a daemon would be nobody's child, and outlive us.
+        server = [*self._tmux, "-f", str(self._settings), "-D"]
+        self._process = spawn(server, self._log, cwd=self._cwd, env=self._env)
+        wait_until(
+            lambda: self._said("new-session", "-d", *size, shell).returncode == 0,
+            DEADLINE_S,
+            lambda: f"a session of tmux:\n{self._log.read_text()}",
+        )
         self._wait_for_prompt(1)
         return self
 
     def __exit__(self, *_: object) -> None:
-        subprocess.run([*self._tmux, "kill-server"], check=False, capture_output=True)
+        self._said("kill-server")
+        if self._process is not None:
+            end_group(self._process)
 
     def run(self, command: str, *answers: tuple[str, str], code: int = 0) -> str:
         """Type it, give each answer when its question is there, wait for the end; returns what was
@@ -92,8 +102,17 @@ class Terminal:
         self._do("send-keys", "Enter")
 
     def _do(self, *words: str) -> str:
-        done = subprocess.run([*self._tmux, *words], check=True, capture_output=True, text=True)
+        done = self._said(*words)
+        done.check_returncode()
         return done.stdout
+
+    def _said(self, *words: str) -> subprocess.CompletedProcess[str]:
+        # -N: by the server that is there, and not by one that is started for it. A session has its
+        # PATH from who asks for it, and all else from the server.
+        return subprocess.run(
+            [*self._tmux, "-N", *words],
+            cwd=self._cwd, env=self._env, capture_output=True, text=True,
+        )  # fmt: skip
 
     @property
     def _tmux(self) -> list[str]:

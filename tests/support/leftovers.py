@@ -35,10 +35,11 @@ def left_behind(mark: str) -> list[str]:
 def end_all(mark: str) -> list[str]:
     """SIGKILL what carries the mark until nothing does; what was found.
 
-    In rounds, since a process that is being killed may just have started another.
+    In rounds, since a process that is being killed may just have started another; and each time it
+    looks twice, since one that is about to become another program shows no environment meanwhile.
     """
     found: list[str] = []
-    while round_ := left_behind(mark):
+    while round_ := left_behind(mark) or left_behind(mark):
         for line in round_:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(line.split()[0]), signal.SIGKILL)

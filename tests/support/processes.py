@@ -16,6 +16,16 @@ import psutil
 from tests.support.waiting import wait_until
 
 
+def guarded(argv: Sequence[str]) -> list[str]:
+    """The command of a process that ends with this one, whatever ends this one: on Linux the kernel
+    kills it when the thread that started it ends, so start what lives long from the main thread
+    only. ``setpriv`` does that without a ``preexec_fn``, which could deadlock in a process with
+    threads.
+    """
+    setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
+    return [*([setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []), *argv]
+
+
 def spawn(
     argv: Sequence[str],
     log: Path,
@@ -23,17 +33,11 @@ def spawn(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start ``argv`` as the leader of its own session, with its output appended to ``log``.
-
-    On Linux it is killed by the kernel when the thread that started it ends, so start
-    long-lived processes from the main thread only. ``setpriv`` does that without a
-    ``preexec_fn``, which could deadlock in a process with threads.
-    """
-    setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
-    guard = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+    """Start ``argv``, :func:`guarded`, leading a session of its own; its output is appended to
+    ``log``."""
     with log.open("ab") as out:
         return subprocess.Popen(
-            [*guard, *argv],
+            guarded(argv),
             cwd=cwd,
             env=dict(os.environ) if env is None else dict(env),
             stdin=subprocess.DEVNULL,

@@ -26,6 +26,7 @@ from celery_idem.core.record import ClaimRequest, State
 from celery_idem.stores.memory import MemoryStore
 from celery_idem.stores.redis.store import RedisStore
 from tests.support.effects import Effects
+from tests.support.processes import guarded
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
 
@@ -199,7 +200,7 @@ def test_the_key_of_a_killed_process_is_free_after_its_lease(
         "    time.sleep(120)\n"
     )
     holder = subprocess.Popen(
-        [sys.executable, str(script), redis_url],
+        guarded([sys.executable, str(script), redis_url]),
         stdout=subprocess.PIPE,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
     )

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from kombu import Connection
 
 from celery_idem.cli.idem import idem
+from tests.support.processes import guarded
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
@@ -273,7 +274,7 @@ def _kill_while_it_moves(command: str, left: Callable[[], int]) -> None:
     words = [sys.executable, "-m", "celery", "-A", f"{APP}:app", "idem", "broker", command]
     words += ["--idle", "0", "--yes"] if command == "drain" else []
     before = left()
-    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(guarded(words), cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         wait_until(lambda: left() < before, 60, "the first message to be moved")
         with_luck_s = random.uniform(0, 0.08)

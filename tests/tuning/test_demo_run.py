@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import leftovers
-from tests.support.processes import env_without_django
+from tests.support.processes import env_without_django, guarded
 from tests.support.servers import find_redis_binary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +34,7 @@ def demo_run(folder: Path, *options: str) -> Any:
     own = {leftovers.ENV: mark, "TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8"}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.tuning.demo_run", str(folder), *options],
+            guarded([sys.executable, "-m", "tests.tuning.demo_run", str(folder), *options]),
             cwd=ROOT, env=env_without_django() | own, capture_output=True, text=True,
             timeout=DEADLINE_S, check=False,
         )  # fmt: skip

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 import celery_idem.transport  # noqa: F401 - makes redis-streams:// known
 from celery_idem.cli import broker_shown as shown
+from celery_idem.cli.lazy import NearestGroup
 from celery_idem.cli.told import told
 from celery_idem.transport import moving, status
 
@@ -24,12 +25,13 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Say what would be moved
 _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
-@click.group(name="broker")
+@click.group(name="broker", cls=NearestGroup,
+             short_help="A redis-streams:// broker: what it holds, moving in and out.")  # fmt: skip
 def broker() -> None:
     """What a redis-streams:// broker holds; moving from redis:// and back."""
 
 
-@broker.command(name="status")
+@broker.command(name="status", short_help="Queues, workers' leases, and what can lose messages.")
 @_json
 @click.pass_context
 @told

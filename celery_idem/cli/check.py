@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from celery_idem.cli.told import no_app
 from celery_idem.core.errors import IdemError
 from celery_idem.doctor import told
 from celery_idem.doctor.checks import CHECKS
@@ -35,8 +36,8 @@ _LEVELS = [level.word for level in sorted(Severity, reverse=True)]
 @click.option("--require-all", is_flag=True, help="Exit 3 when a check could not be made.")
 @click.option("--rabbitmq-api", envvar="IDEM_RABBITMQ_API", metavar="URL",
               help="RabbitMQ's management API: http://user:password@host:15672.")  # fmt: skip
-@click.option("--timeout", "timeout_s", default=PATIENCE_S, show_default=True,
-              help="Seconds to wait for the workers' answers.")  # fmt: skip
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.05), default=PATIENCE_S,
+              show_default=True, help="Seconds to wait for the workers' answers.")  # fmt: skip
 @click.option("--list", "listed", is_flag=True, help="List the checks, and make none.")
 @click.option("--explain", metavar="ID", help="Explain one check (or: all), and make none.")
 @click.pass_context
@@ -99,6 +100,8 @@ def _app(ctx: click.Context) -> Any:
     app = getattr(ctx.obj, "app", None)
     if app is None:
         raise click.UsageError("which app? celery -A proj idem check")
+    if missing := no_app():  # it would find nothing, in nothing
+        raise click.UsageError(missing)
     return app
 
 

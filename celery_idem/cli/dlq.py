@@ -6,13 +6,14 @@ there with ``stats --fail-if-any``) or an error of this package · 2 wrong usage
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import click
 from celery.bin.base import handle_preload_options
 
-#: command → "module:attribute"; a module is loaded when its command is called.
+from celery_idem.cli.lazy import LazyGroup
+
+#: command → "module:attribute"
 COMMANDS: dict[str, str] = {
     "list": "celery_idem.cli.dlq_look:list_letters",
     "groups": "celery_idem.cli.dlq_look:groups",
@@ -30,22 +31,7 @@ COMMANDS: dict[str, str] = {
 }
 
 
-class LazyGroup(click.Group):
-    """Commands that are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        place = COMMANDS.get(cmd_name)
-        if place is None:
-            return None
-        module, _, attribute = place.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-
-@click.group(name="dlq", cls=LazyGroup)
+@click.group(name="dlq", cls=LazyGroup, places=COMMANDS)
 @click.pass_context
 @handle_preload_options
 def dlq(ctx: Any) -> None:

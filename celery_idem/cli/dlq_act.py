@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from celery_idem.cli import dlq_shown as shown
-from celery_idem.cli.dlq_filter import app_of, filtered
+from celery_idem.cli.dlq_filter import app_of, expect_some, filtered
 from celery_idem.cli.told import told
 from celery_idem.deadletters import replay as replaying
 from celery_idem.deadletters.base import Filter
@@ -36,26 +36,30 @@ _TEXTS = {
 _FINE = (Fate.RUN, Fate.DONE, Fate.TAKEN)
 
 
-@click.command()
+@click.command(short_help="Send letters again, from the failed step on.")
 @filtered
 @_all
 @click.option("--dry-run", is_flag=True, help="Say what would happen, and send nothing.")
-@click.option("--rate", default=0.0, help="At most so many a second.")
-@click.option("--canary", default=0, help="Send so many first, and the rest if they live.")
-@click.option("--max-failures", default=0, help="So many of the canary may die.")
-@click.option("--canary-wait", default=replaying.CANARY_WAIT_S, show_default=True,
-              help="Seconds to wait for the canary's end.")  # fmt: skip
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), default=None,
+              help="At most so many a second.")  # fmt: skip
+@click.option("--canary", type=click.IntRange(min=0), default=0,
+              help="Send so many first, and the rest if they live.")  # fmt: skip
+@click.option("--max-failures", type=click.IntRange(min=0), default=0,
+              help="So many of the canary may die.")  # fmt: skip
+@click.option("--canary-wait", type=click.FloatRange(min=0), default=replaying.CANARY_WAIT_S,
+              show_default=True, help="Seconds to wait for the canary's end.")  # fmt: skip
 @click.option("--to-lane", default="", help="To this lane instead of the letter's own.")
-@click.option("--delay", default=0.0, help="Run not before so many seconds.")
+@click.option("--delay", type=click.FloatRange(min=0), default=0.0,
+              help="Run not before so many seconds.")  # fmt: skip
 @click.option("--despite-chord", is_flag=True, help="Also where the chord has failed already.")
 @_yes
 @_json
 @click.pass_context
 @told
 def replay(
-    ctx: click.Context, wanted: Filter, everything: bool, dry_run: bool, rate: float, canary: int,
-    max_failures: int, canary_wait: float, to_lane: str, delay: float, despite_chord: bool,
-    yes: bool, as_json: bool,
+    ctx: click.Context, wanted: Filter, everything: bool, dry_run: bool, rate: float | None,
+    canary: int, max_failures: int, canary_wait: float, to_lane: str, delay: float,
+    despite_chord: bool, yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Send letters again: the message as it was, under its own id, from the failed step on.
 
@@ -63,7 +67,7 @@ def replay(
     """
     app = app_of(ctx)
     count = _count(app, wanted, everything)
-    how = How(rate, canary, max_failures, canary_wait, to_lane, delay, despite_chord)
+    how = How(rate or 0.0, canary, max_failures, canary_wait, to_lane, delay, despite_chord)
     letters = letters_of(app).walk(wanted)
     if dry_run:
         _say(replaying.dry_run(app, letters, how), as_json, dry=True)
@@ -78,7 +82,7 @@ def replay(
         ctx.exit(1)
 
 
-@click.command()
+@click.command(short_help="Delete letters by their ids.")
 @click.argument("ids", nargs=-1, required=True, metavar="ID…")
 @_yes
 @click.pass_context
@@ -94,7 +98,7 @@ def delete(ctx: click.Context, ids: tuple[str, ...], yes: bool) -> None:
         ctx.exit(1)
 
 
-@click.command()
+@click.command(short_help="Delete the letters of a filter, or --all.")
 @filtered
 @_all
 @_yes
@@ -104,6 +108,9 @@ def purge(ctx: click.Context, wanted: Filter, everything: bool, yes: bool) -> No
     """Delete the letters of a filter, or --all. They can't be brought back: export them first."""
     app = app_of(ctx)
     count = _count(app, wanted, everything)
+    if not count:
+        click.echo("no such letters")
+        return
     if not yes:
         click.confirm(f"Delete {count} letters for good?", abort=True)
     store = letters_of(app)
@@ -114,7 +121,10 @@ def purge(ctx: click.Context, wanted: Filter, everything: bool, yes: bool) -> No
 def _count(app: Any, wanted: Filter, everything: bool) -> int:
     if wanted == Filter() and not everything:
         raise click.UsageError("say which: ids, a filter (--task, --group, …), or --all")
-    return letters_of(app).count(wanted)
+    store = letters_of(app)
+    count = store.count(wanted)
+    expect_some(store, count, wanted)
+    return count
 
 
 def _say(report: Report, as_json: bool, dry: bool = False) -> None:

@@ -12,7 +12,7 @@ from celery_idem.deadletters import deciding
 from celery_idem.deadletters.choose import letters_of
 
 
-@click.command()
+@click.command(short_help="Say whether an uncertain step has happened.")
 @click.argument("letter_id", metavar="ID")
 @click.option("--happened/--did-not-happen", "happened", default=None,
               help="What you found out on the other side.")  # fmt: skip

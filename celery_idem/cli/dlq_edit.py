@@ -16,7 +16,7 @@ from celery_idem.deadletters.edit import Edit
 from celery_idem.deadletters.letter import Letter
 
 
-@click.command()
+@click.command(short_help="Give letters other arguments, before a replay.")
 @filtered
 @click.option("--set", "changes", multiple=True, metavar="NAME=JSON",
               help="Another value for the argument of this name, in every letter. A value that is "

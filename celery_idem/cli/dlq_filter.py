@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from celery_idem.deadletters.base import Filter
+from celery_idem.deadletters.base import Filter, LetterStore
 from celery_idem.deadletters.letter import Reason, State
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -46,7 +46,9 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--reason", type=click.Choice([it.value for it in Reason]), default=None,
                   help="Only with this reason.")  # fmt: skip
     @click.option("--state", type=click.Choice([it.value for it in State]), default=None,
-                  help="Only as it stands.")  # fmt: skip
+                  help="Only of this state. new: nobody has touched it; edited: it has other "
+                  "arguments; replaying: it is being sent; again: it died again after a replay; "
+                  "not_replayable: it can't be sent.")  # fmt: skip
     @click.option("--group", default="", help="Only of this error group (see groups).")
     @click.option("--key", default="", help="Only of this key: task name, ':', its own key.")
     @click.option("--text", default="", help="Task, key, error type or message holds this text.")
@@ -58,6 +60,8 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
         reason: str | None, state: str | None, group: str, key: str, text: str, since: int,
         until: int, **options: Any,
     ) -> Any:  # fmt: skip
+        if since and until and since >= until:
+            raise click.UsageError("--since must be before --until: nothing died in between")
         wanted = Filter(
             ids=ids,
             task=task,
@@ -74,6 +78,13 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*args, wanted=wanted, **options)
 
     return inner
+
+
+def expect_some(store: LetterStore, count: int, wanted: Filter) -> None:
+    """Raises ``ClickException`` when ids were given and no letter ever had one of them; one that
+    was sent again is gone as it should be."""
+    if wanted.ids and not count and not any(store.trail(it) for it in wanted.ids):
+        raise click.ClickException(f"no letter {', '.join(wanted.ids)}")
 
 
 def app_of(ctx: click.Context) -> Any:

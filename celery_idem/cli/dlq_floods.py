@@ -14,11 +14,11 @@ from celery_idem.cli.told import told
 COLUMNS = ("worker", "queue", "lane", "flood of", "seconds left")
 
 
-@click.command()
+@click.command(short_help="Queues that are paused by a flood of dead letters.")
 @click.option("--end", "queue", metavar="QUEUE", default=None,
               help="Serve this queue again now; 'all': every paused one.")  # fmt: skip
-@click.option("--timeout", "timeout_s", default=1.0, show_default=True,
-              help="Seconds to wait for the workers' answers.")  # fmt: skip
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.05), default=1.0,
+              show_default=True, help="Seconds to wait for the workers' answers.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 @told
@@ -34,7 +34,8 @@ def floods(ctx: click.Context, queue: str | None, timeout_s: float, as_json: boo
         shown.dump(rows)
         return
     if not rows:
-        click.echo(f"no queue is paused by a flood; {len(answers)} workers answered")
+        answered = shown.many(len(answers), "worker")
+        click.echo(f"no queue is paused by a flood; {answered} answered")
         return
     words = ("worker", "queue", "lane", "kind", "left_s")
     show(Table(COLUMNS, [[str(row[it]) for it in words] for row in rows]))

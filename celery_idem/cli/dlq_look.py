@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from celery_idem.cli import dlq_shown as shown
-from celery_idem.cli.dlq_filter import When, app_of, filtered
+from celery_idem.cli.dlq_filter import When, app_of, expect_some, filtered
 from celery_idem.cli.dlq_table import Table
 from celery_idem.cli.told import told
 from celery_idem.deadletters.base import Filter
@@ -24,15 +24,19 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.command(name="list")
 @filtered
-@click.option("--limit", default=DEFAULT_LIMIT, show_default=True, help="At most so many.")
-@click.option("--after", default=0, help="Go on after this position (see --json's last letter).")
+@click.option("--limit", type=click.IntRange(min=1), default=DEFAULT_LIMIT, show_default=True,
+              help="At most so many.")  # fmt: skip
+@click.option("--after", type=click.IntRange(min=0), default=0,
+              help="Go on after this position (see --json's last letter).")  # fmt: skip
 @_json
 @click.pass_context
 @told
 def list_letters(ctx: click.Context, wanted: Filter, limit: int, after: int, as_json: bool) -> None:
     """Dead letters, the newest first."""
     app = app_of(ctx)
-    letters = letters_of(app).page(wanted, after, limit)
+    store = letters_of(app)
+    letters = store.page(wanted, after, limit)
+    expect_some(store, len(letters), wanted)
     how = letter_settings_of(app).arguments
     if as_json:
         shown.dump([
@@ -58,6 +62,10 @@ def groups(ctx: click.Context, wanted: Filter, against: int, as_json: bool) -> N
     `groups --since 1d --against 8d` says which faults are new since yesterday, and which of the
     week before are gone.
     """
+    if against and not wanted.since_ms:
+        raise click.UsageError("--against needs --since: what is before it is compared with it")
+    if against and against >= wanted.since_ms:
+        raise click.UsageError("--against must be before --since, as in --since 1d --against 8d")
     store = letters_of(app_of(ctx))
     now = store.groups(wanted)
     if not against:
@@ -69,8 +77,6 @@ def groups(ctx: click.Context, wanted: Filter, against: int, as_json: bool) -> N
             now,
         )
         return
-    if not wanted.since_ms:
-        raise click.UsageError("--against needs --since: what is before it is compared with it")
     before = store.groups(replace(wanted, since_ms=against, until_ms=wanted.since_ms))
     new = [it for it in now if it.group not in {was.group for was in before}]
     gone = [was for was in before if was.group not in {it.group for it in now}]

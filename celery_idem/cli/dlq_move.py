@@ -6,7 +6,7 @@ from typing import IO
 
 import click
 
-from celery_idem.cli.dlq_filter import app_of, filtered
+from celery_idem.cli.dlq_filter import app_of, expect_some, filtered
 from celery_idem.cli.told import told
 from celery_idem.deadletters import moving
 from celery_idem.deadletters.base import Filter
@@ -16,24 +16,30 @@ from celery_idem.transport import buried
 
 @click.command()
 @filtered
-@click.option("--to", type=click.File("w"), default="-", help="A file; default: standard output.")
+@click.option("--to", type=click.File("w", lazy=False), default="-",
+              help="A file; default: standard output.")  # fmt: skip
 @click.pass_context
 @told
 def export(ctx: click.Context, wanted: Filter, to: IO[str]) -> None:
     """Write letters as JSON lines, whole: bodies, headers, history."""
     count = 0
-    for letter in letters_of(app_of(ctx)).walk(wanted):
+    store = letters_of(app_of(ctx))
+    for letter in store.walk(wanted):
         to.write(moving.dump(letter) + "\n")
         count += 1
+    expect_some(store, count, wanted)
     click.echo(f"{count} exported", err=True)
 
 
-@click.command(name="import")
+@click.command(name="import", short_help="Store letters that export wrote.")
 @click.argument("source", type=click.File("r"), default="-")
 @click.pass_context
 @told
 def import_letters(ctx: click.Context, source: IO[str]) -> None:
-    """Store letters that export wrote. One that is there already is left as it is."""
+    """Store letters that export wrote, from a file or from standard input.
+
+    One that is there already is left as it is.
+    """
     store = letters_of(app_of(ctx))
     stored = there = 0
     for number, line in enumerate(source, 1):
@@ -53,13 +59,16 @@ def import_letters(ctx: click.Context, source: IO[str]) -> None:
 
 @click.command()
 @click.argument("queues", nargs=-1, metavar="[QUEUE]…")
-@click.option("--limit", default=0, help="At most so many; 0: until the queue is empty.")
+@click.option("--limit", type=click.IntRange(min=0), default=0,
+              help="At most so many; 0: until the queue is empty.")  # fmt: skip
 @click.pass_context
 @told
 def collect(ctx: click.Context, queues: tuple[str, ...], limit: int) -> None:
-    """Bring letters of broker queues into the store: those of route="queue", what RabbitMQ itself
-    has dead-lettered, and what redis-streams:// has set aside. Default: the queue of the settings,
-    and all that redis-streams:// has set aside."""
+    """Bring letters of broker queues into the store.
+
+    Those of route="queue", what RabbitMQ itself has dead-lettered, and what redis-streams:// has
+    set aside. Default: the queue of the settings, and all that redis-streams:// has set aside.
+    """
     app = app_of(ctx)
     for queue in queues or (letter_settings_of(app).queue,):
         count = moving.collect(app, queue, limit)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from typing import Any
 
 import click
 from celery.bin.base import handle_preload_options
 
+from celery_idem.cli.lazy import LazyGroup
 from celery_idem.cli.told import tell_those_of_celery
 
 # ``celery control`` and ``inspect`` know the commands that are registered when they start
@@ -16,7 +15,7 @@ from celery_idem.deadletters import breaker as breaker
 from celery_idem.doctor import clock as clock
 from celery_idem.lanes import control as control
 
-#: command → "module:attribute"; a module is loaded when its command is called.
+#: command → "module:attribute"
 COMMANDS: dict[str, str] = {
     "show": "celery_idem.cli.records:show",
     "list": "celery_idem.cli.records:list_records",
@@ -35,27 +34,7 @@ COMMANDS: dict[str, str] = {
 tell_those_of_celery()
 
 
-class LazyGroup(click.Group):
-    """Commands that are imported when they are called: ``--help`` of one costs only that one."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        present = [name for name, place in COMMANDS.items() if _exists(place)]
-        return sorted({*super().list_commands(ctx), *present})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        place = COMMANDS.get(cmd_name)
-        if place is None or not _exists(place):
-            return super().get_command(ctx, cmd_name)
-        module, _, attribute = place.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-
-def _exists(place: str) -> bool:
-    return importlib.util.find_spec(place.partition(":")[0]) is not None
-
-
-@click.group(name="idem", cls=LazyGroup)
+@click.group(name="idem", cls=LazyGroup, places=COMMANDS)
 @click.pass_context
 @handle_preload_options
 def idem(ctx: Any) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from celery_idem.core.errors import ConfigError, IdemError
+from celery_idem.cli.told import told
+from celery_idem.core.errors import ConfigError
 from celery_idem.core.order import DeadlineOrder, Lane, parse_lanes
 from celery_idem.lanes import simulate as simulation
 from celery_idem.lanes.simulate import Fleet, Load, Result
@@ -36,6 +37,7 @@ def _settings(app: Any) -> Any:
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.05), default=1.0,
               show_default=True, help="Seconds to wait for the workers' answers.")  # fmt: skip
 @click.pass_context
+@told
 def lanes(ctx: click.Context, as_json: bool, every_s: float | None, timeout_s: float) -> None:
     """Depth, age, weight, share and workers of every lane.
 
@@ -51,23 +53,20 @@ def lanes(ctx: click.Context, as_json: bool, every_s: float | None, timeout_s: f
     --watch goes on until it is interrupted (Ctrl-C), and ends with status 0 then.
     """
     app = _app(ctx)
-    try:
-        settings = _settings(app)
-        if not settings.lanes:
-            raise click.ClickException(
-                "no lanes: set idem['lanes'], for example {'critical': 10, 'normal': 5, 'low': 1}"
-            )
+    settings = _settings(app)
+    if not settings.lanes:
+        raise ConfigError(
+            "no lanes: set idem['lanes'], for example {'critical': 10, 'normal': 5, 'low': 1}"
+        )
 
-        def again() -> Status:
-            return look(app, settings, timeout_s=timeout_s)
+    def again() -> Status:
+        return look(app, settings, timeout_s=timeout_s)
 
-        if every_s is not None:
-            with contextlib.suppress(KeyboardInterrupt):
-                _watch(again, every_s, as_json)
-            return
-        status = again()
-    except IdemError as error:
-        raise click.ClickException(str(error)) from error
+    if every_s is not None:
+        with contextlib.suppress(KeyboardInterrupt):
+            _watch(again, every_s, as_json)
+        return
+    status = again()
     click.echo(status.to_json() if as_json else _table(*_lane_rows(status)))
     if not as_json:
         click.echo(_footer(status))
@@ -167,14 +166,16 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 # -- simulate
 
 
-@click.command(name="simulate")
+@click.command(name="simulate", short_help="Waits under every order, and weights to keep promises.")
 @click.option("--lane", "given", multiple=True, metavar="NAME:rate=…,run=…",
               help="A lane: rate (jobs/s), run (seconds a job), weight, reserve, deadline, "
                    "spread (exponential or fixed). Several times. Without any, the app's lanes "
                    "with the rates and run times of its last minute.")  # fmt: skip
 @click.option("--workers", default=None, help="Workers, also several: 1,10,10000. The rates are "
               "those of the first, and grow with the workers.")  # fmt: skip
-@click.option("--processes", type=int, default=None, help="Processes of each worker.")
+@click.option(
+    "--processes", type=click.IntRange(min=1), default=None, help="Processes of each worker."
+)
 @click.option("--orders", default="all", show_default=True,
               help=f"Of {', '.join(simulation.ORDERS)}.")  # fmt: skip
 @click.option(
@@ -185,6 +186,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 @click.option("--picture", type=click.Path(dir_okay=False), help="Write a picture (matplotlib).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
+@told
 def simulate(
     ctx: click.Context,
     given: tuple[str, ...],
@@ -200,12 +202,9 @@ def simulate(
 
     Runs the product's own scheduler on a virtual clock: seconds, no broker.
     """
-    try:
-        loads, measured = _loads(ctx, given)
-        fleets = _fleets(workers, processes, measured)
-        names = _orders(orders, loads)
-    except IdemError as error:
-        raise click.ClickException(str(error)) from error
+    loads, measured = _loads(ctx, given)
+    fleets = _fleets(workers, processes, measured)
+    names = _orders(orders, loads)
     results = []
     for fleet in fleets:
         grown = simulation.scaled(loads, fleet.workers / fleets[0].workers)

@@ -63,7 +63,10 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 @told
 def show(ctx: click.Context, key: str, as_json: bool) -> None:
-    """Everything known of KEY: task name, ':', and the task's own key."""
+    """Everything known of KEY.
+
+    All of it, as list shows it: the task's name, ':', and the task's own key.
+    """
     store = store_of(ctx)
     record = found(store, key)
     if as_json:
@@ -104,9 +107,10 @@ def list_records(
 @click.pass_context
 @told
 def release(ctx: click.Context, key: str, as_json: bool) -> None:
-    """Free KEY: whoever holds it does no longer; crashes and a revocation are forgiven.
+    """Free KEY, all of it as list shows it.
 
-    Done steps stay done. A key whose work is done stays as it is.
+    Whoever holds it does no longer; crashes and a revocation are forgiven. Done steps stay done. A
+    key whose work is done stays as it is.
     """
     store = store_of(ctx)
     record = found(store, key)
@@ -120,15 +124,16 @@ def release(ctx: click.Context, key: str, as_json: bool) -> None:
 
 @click.command(name="revoke")
 @click.argument("key", type=KEY)
-@click.option("--for", "for_s", default=DEFAULT_REVOKE_S, show_default=True,
+@click.option("--for", "for_s", default=DEFAULT_REVOKE_S, show_default="30 days",
               help="Seconds for which it stays revoked.")  # fmt: skip
 @_json
 @click.pass_context
 @told
 def revoke(ctx: click.Context, key: str, for_s: float, as_json: bool) -> None:
-    """Never run KEY again: not by a delivery, a retry or a replay. ``release`` takes it back.
+    """Never run KEY again.
 
-    Work that runs now is not stopped.
+    Not by a delivery, a retry or a replay; release takes it back. Work that runs now is not
+    stopped. KEY is the task's name, ':', and the task's own key, as list shows it.
     """
     if not 0 < for_s <= MAX_REVOKE_S:
         raise click.BadParameter(

@@ -17,8 +17,10 @@ from types import TracebackType
 from typing import Any
 
 import click
+from celery import _state
+from celery.bin.base import CLIContext
 
-from celery_idem.core.errors import IdemError
+from celery_idem.core.errors import ConfigError, IdemError
 
 logger = logging.getLogger("celery_idem")
 
@@ -44,9 +46,23 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return command(*args, **options)
         except IdemError as error:
-            raise click.ClickException(str(error)) from error
+            missing = no_app() if isinstance(error, ConfigError) else ""
+            raise click.ClickException(f"{error}. {missing}" if missing else str(error)) from error
 
     return inner
+
+
+def no_app() -> str:
+    """What a person has forgotten, where Celery had to make an app up; else nothing."""
+    context = click.get_current_context(silent=True)
+    obj = context.obj if context is not None else None
+    app: Any = getattr(obj, "app", None)
+    app = app._get_current_object() if hasattr(app, "_get_current_object") else app
+    if app is None or app is not getattr(_state, "default_app", None):
+        return ""
+    if isinstance(obj, CLIContext):
+        return "No app was given: celery -A proj …"
+    return "This project has no Celery app: import it in its __init__.py, as Celery's guide says"
 
 
 def tell_those_of_celery() -> None:

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import click
 
-from celery_idem.core.errors import IdemError
+from celery_idem.cli.told import told
 from celery_idem.stores.base import RUN_TIMES_DAYS
 from celery_idem.tuning import picture
 from celery_idem.tuning.block import block
@@ -19,7 +19,7 @@ from celery_idem.tuning.propose import advise
 DEFAULT_DAYS = 7
 
 
-@click.command(name="tune")
+@click.command(name="tune", short_help="Propose lease, limits, retention, prefetch, weights.")
 @click.option("--days", type=click.IntRange(1, RUN_TIMES_DAYS), default=DEFAULT_DAYS,
               show_default=True, help="Days to go by, today included.")  # fmt: skip
 @click.option("--task", "tasks", multiple=True, metavar="PATTERN",
@@ -30,6 +30,7 @@ DEFAULT_DAYS = 7
 @click.option("--svg", type=click.File("w", encoding="utf-8"), metavar="FILE",
               help="Write the picture into this file, too.")  # fmt: skip
 @click.pass_context
+@told
 def tune(
     ctx: click.Context,
     days: int,
@@ -47,10 +48,7 @@ def tune(
     app = getattr(ctx.obj, "app", None)
     if app is None:
         raise click.ClickException("which app? celery -A proj idem tune")
-    try:
-        advice = advise(gather(app, days, tasks))
-    except IdemError as error:
-        raise click.ClickException(str(error)) from error
+    advice = advise(gather(app, days, tasks))
     if svg is not None:
         svg.write(picture.svg(advice.facts.tasks, advice.facts.lease_s))
     if as_json:

@@ -203,7 +203,7 @@ def test_a_flood_pauses_its_queue_and_nothing_else_until_a_person_ends_it(
         )
         assert count(stage) == letters
         assert inspected(stage, worker, "floods") == []
-        floods(stage, says="no queue is paused by a flood; 1 workers answered")
+        floods(stage, says="no queue is paused by a flood; 1 worker answered")
         floods(stage, "--end", "all", says="nothing was paused")
 
 

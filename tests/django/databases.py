@@ -16,12 +16,12 @@ from django.db import connections
 from tests.django import ready  # noqa: F401 - before anything that needs Django
 from tests.support.services import MARIADB_URL, POSTGRES_URL
 
-#: alias → what a test that uses it is marked with
-MARKS: dict[str, tuple[pytest.MarkDecorator, ...]] = {
-    "sqlite": (),
-    "postgres": (pytest.mark.postgres,),
-    "mariadb": (pytest.mark.mariadb,),
-}
+SQLITE = pytest.param("sqlite", id="sqlite")
+POSTGRES = pytest.param("postgres", id="postgres", marks=pytest.mark.postgres)
+MARIADB = pytest.param("mariadb", id="mariadb", marks=pytest.mark.mariadb)
+#: what the fixture ``database`` takes
+SERVERS = [POSTGRES, MARIADB]
+ALL = [SQLITE, *SERVERS]
 
 
 @contextmanager
@@ -106,9 +106,21 @@ def alias_of(url: str) -> str:
     return alias
 
 
+#: what tests have put in the place of ``default``
+_replaced: list[Any] = []
+
+
 def forget_further() -> None:
-    """The aliases that a test added are not there for those that come later: Celery has Django
+    """After a test: no connection of it is open, and holds no lock where the next one empties a
+    table. The aliases that it added are not there for those that come later: Celery has Django
     check every database when a worker starts, and theirs may be gone."""
+    from celery_idem.django.connections import _pools
+
+    while _replaced:
+        _replaced.pop().close()
+    connections.close_all()
+    for pool in list(_pools):
+        pool.close()
     for alias in [name for name in connections.databases if name.startswith(_FURTHER)]:
         connections[alias].close()
         del connections[alias]
@@ -131,7 +143,8 @@ def as_default(alias: str, idem: dict[str, object], monkeypatch: pytest.MonkeyPa
 
     connections["default"].close()
     monkeypatch.setitem(connections.databases, "default", connections.databases[alias])
-    monkeypatch.setattr(connections._connections, "default", connections.create_connection(alias))  # type: ignore[attr-defined]
+    _replaced.append(connections.create_connection(alias))
+    monkeypatch.setattr(connections._connections, "default", _replaced[-1])  # type: ignore[attr-defined]
     connections["default"].alias = "default"
     monkeypatch.setattr(settings, "CELERY_IDEM", idem)
 
@@ -164,24 +177,26 @@ def wait_until_blocked(alias: str, statement: str = "INSERT%idem_inbox%") -> Non
     wait_until(blocked, what="a statement that waits for a lock")
 
 
+_OTHERS = {
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+    "mysql": "SELECT id FROM information_schema.processlist "
+    "WHERE db = %s AND id <> connection_id()",
+}
+_CUT = {"postgresql": "SELECT pg_terminate_backend(%s)", "mysql": "KILL %s"}
+
+
+def other_connections(alias: str) -> list[int]:
+    """Every other connection to the database, as the server knows it."""
+    connection = connections[alias]
+    with connection.cursor() as cursor:
+        cursor.execute(_OTHERS[connection.vendor], [connection.settings_dict["NAME"]])
+        return [row[0] for row in cursor.fetchall()]
+
+
 def cut_connections(alias: str) -> int:
     """End every other connection to the database, from the server's side; returns how many."""
-    connection = connections[alias]
-    name = connection.settings_dict["NAME"]
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-                "WHERE datname = %s AND pid <> pg_backend_pid()",
-                [name],
-            )
-            return int(cursor.fetchone()[0])
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT id FROM information_schema.processlist WHERE db = %s AND id <> connection_id()",
-            [name],
-        )
-        ids = [row[0] for row in cursor.fetchall()]
-        for each in ids:
-            cursor.execute(f"KILL {each}")
-    return len(ids)
+    found = other_connections(alias)
+    with connections[alias].cursor() as cursor:
+        for each in found:
+            cursor.execute(_CUT[connections[alias].vendor], [each])
+    return len(found)

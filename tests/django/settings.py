@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
 import tempfile
 from typing import Any
@@ -15,16 +16,18 @@ from urllib.parse import unquote, urlsplit
 
 from tests.support.services import MARIADB_URL, POSTGRES_URL
 
-# pytest-xdist's processes inherit the environment of the first, and must not share databases with
-# each other; the Celery workers that a test starts must share them with their test.
-_PART = os.environ.get("PYTEST_XDIST_WORKER", "")
-if os.environ.get("TEST_DATABASE_PART", "") != _PART:
+# A pytest that another one starts, pytest-xdist's too, inherits that one's environment, and must
+# not share databases with it: the first to end drops them. The Celery workers that a test starts
+# must share them with their test.
+if "pytest" in sys.modules and os.environ.get("TEST_DATABASE_OWNER") != str(os.getpid()):
+    os.environ["TEST_DATABASE_OWNER"] = str(os.getpid())
     os.environ.pop("TEST_DATABASE_MARK", None)
     os.environ.pop("TEST_DATABASE_FOLDER", None)
-os.environ["TEST_DATABASE_PART"] = _PART
 
-#: a name for what this test session makes on the shared servers
-MARK = os.environ.setdefault("TEST_DATABASE_MARK", f"idem_test_{os.getpid()}")
+#: a name for what this test session makes on the shared servers, which other machines may use, too
+MARK = os.environ.setdefault(
+    "TEST_DATABASE_MARK", f"idem_test_{os.getpid()}_{secrets.token_hex(4)}"
+)
 FOLDER = os.environ.setdefault("TEST_DATABASE_FOLDER", tempfile.mkdtemp(prefix="idem-django-"))
 ENGINES = {"sqlite": "sqlite3", "postgresql": "postgresql", "mysql": "mysql"}
 

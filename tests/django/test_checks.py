@@ -20,7 +20,7 @@ from celery_idem.django import checks
 from celery_idem.django.store import DjangoStore
 from tests.conformance.asking import ask
 from tests.django import databases
-from tests.django.databases import as_default
+from tests.django.databases import POSTGRES, as_default
 
 #: Django can be told how SQLite's transactions begin.
 TOLD_HOW_TO_BEGIN = django.VERSION >= (5, 1)
@@ -167,9 +167,7 @@ def test_a_transaction_that_reads_and_then_writes_beside_the_store_fails_unless_
             project.execute("PRAGMA journal_mode = DELETE")
 
 
-@pytest.mark.parametrize(
-    "database", [pytest.param("postgres", marks=databases.MARKS["postgres"])], indirect=True
-)
+@pytest.mark.parametrize("database", [POSTGRES], indirect=True)
 def test_postgresql_as_the_store_says_nothing(settings: Any) -> None:
     settings(store="django")
 

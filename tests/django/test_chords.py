@@ -10,8 +10,8 @@ from django.core.management import call_command
 
 from celery_idem.django import chords
 from tests.django import databases
+from tests.django.databases import ALL
 
-ALL = [pytest.param(alias, marks=marks, id=alias) for alias, marks in databases.MARKS.items()]
 KEPT_MS = 3_600_000
 
 

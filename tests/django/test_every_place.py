@@ -12,13 +12,12 @@ import pytest
 
 from celery_idem import StepUncertain
 from celery_idem.binding import store_of
-from tests.django import databases
+from tests.django.databases import ALL
 from tests.django.shop.models import Effect
 from tests.support.effects import Effects
 
 DEADLINE_S = 120
 APP = "tests.django.jobs:app"
-ALL = [pytest.param(alias, marks=marks, id=alias) for alias, marks in databases.MARKS.items()]
 STEPS = ("order", "email", "stock")
 MOMENTS = ("before", "inside", "after")
 

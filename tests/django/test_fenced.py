@@ -10,10 +10,9 @@ from django.db import connections, transaction
 
 from celery_idem import LeaseLost
 from tests.django import databases
+from tests.django.databases import ALL
 from tests.django.shop.models import Order
 
-ALL = [pytest.param(alias, marks=marks, id=alias) for alias, marks in databases.MARKS.items()]
-SERVERS = ALL[1:]
 pytestmark = pytest.mark.parametrize("database", ALL, indirect=True)
 
 

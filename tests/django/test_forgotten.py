@@ -10,9 +10,7 @@ import pytest
 from celery_idem.core.record import Claimed, State
 from celery_idem.django.store import DjangoStore
 from tests.conformance.asking import KEY, LONG_MS, RESULT, ask, take
-from tests.django import databases
-
-ALL = [pytest.param(alias, marks=marks, id=alias) for alias, marks in databases.MARKS.items()]
+from tests.django.databases import ALL
 
 
 @pytest.fixture

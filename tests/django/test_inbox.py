@@ -15,10 +15,10 @@ from celery_idem.binding import binding_of
 from celery_idem.core.errors import StepError
 from celery_idem.stores.memory import MemoryStore
 from tests.django import databases
+from tests.django.databases import ALL
 from tests.django.shop.models import Effect
 
-ALIASES = [pytest.param(alias, marks=marks, id=alias) for alias, marks in databases.MARKS.items()]
-pytestmark = pytest.mark.parametrize("database", ALIASES, indirect=True)
+pytestmark = pytest.mark.parametrize("database", ALL, indirect=True)
 
 
 class Undo(Exception):

@@ -8,15 +8,13 @@ import pytest
 from django.db import transaction
 
 from celery_idem.binding import store_of
-from tests.django import databases
+from tests.django.databases import ALL, POSTGRES
 from tests.django.shop.models import Effect, Order
 from tests.support.effects import Effects
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 90
 APP = "tests.django.jobs:app"
-POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres, id="postgres")
-ALL = [pytest.param(alias, marks=marks, id=alias) for alias, marks in databases.MARKS.items()]
 
 
 class Undo(Exception):

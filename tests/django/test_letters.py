@@ -15,16 +15,13 @@ from celery_idem.django.letters import DjangoLetterStore
 from celery_idem.django.models import DeadLetter, DeadLetterTrail
 from tests.deadletters.examples import letter
 from tests.django import databases
+from tests.django.databases import ALL, SERVERS
 from tests.django.shop.models import Effect
 from tests.support.effects import Effects
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 90
 APP = "tests.django.jobs:app"
-SERVERS = [
-    pytest.param(alias, marks=databases.MARKS[alias], id=alias) for alias in ("postgres", "mariadb")
-]
-ALL = ["sqlite", *SERVERS]
 
 
 @pytest.fixture

@@ -10,14 +10,11 @@ from django.db import DatabaseError, connections
 
 from celery_idem.django.models import InboxEntry
 from tests.django import databases
+from tests.django.databases import SERVERS
 from tests.django.shop.models import Effect
 from tests.django.test_inbox import app, job
 
 __all__ = ["app", "job"]
-
-SERVERS = [
-    pytest.param(alias, marks=databases.MARKS[alias], id=alias) for alias in ("postgres", "mariadb")
-]
 
 
 @pytest.mark.parametrize("database", SERVERS, indirect=True)

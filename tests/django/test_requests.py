@@ -13,12 +13,11 @@ from celery_idem import IdempotentTask, StepMisused
 from celery_idem.binding import binding_of, store_of
 from celery_idem.stores.memory import MemoryStore
 from tests.django import databases
+from tests.django.databases import ALL, POSTGRES
 from tests.django.shop.models import Effect, Order
 from tests.support.effects import Effects
 
 DEADLINE_S = 90
-ALL = [pytest.param(alias, marks=marks, id=alias) for alias, marks in databases.MARKS.items()]
-POSTGRES = ALL[1:2]
 
 
 class Undo(Exception):
@@ -44,7 +43,7 @@ def request_to(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], str
     return ask
 
 
-@pytest.mark.parametrize("database", POSTGRES, indirect=True)
+@pytest.mark.parametrize("database", [POSTGRES], indirect=True)
 def test_a_job_of_a_request_starts_when_the_request_has_committed(
     shop: Any, redis_url: str, effects: Effects, start_worker: Any, request_to: Any
 ) -> None:
@@ -67,7 +66,7 @@ def test_a_job_of_a_request_starts_when_the_request_has_committed(
     assert effects.count("reads:1") == 1
 
 
-@pytest.mark.parametrize("database", POSTGRES, indirect=True)
+@pytest.mark.parametrize("database", [POSTGRES], indirect=True)
 def test_a_request_that_fails_sends_no_job_and_leaves_no_key(
     shop: Any, redis_url: str, effects: Effects, start_worker: Any, request_to: Any
 ) -> None:

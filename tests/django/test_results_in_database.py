@@ -12,6 +12,7 @@ import pytest
 from celery import chain, chord
 
 from tests.django import databases
+from tests.django.databases import POSTGRES
 from tests.support.effects import Effects
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker
@@ -22,7 +23,7 @@ APP = "tests.apps.flows:app"
 pytestmark = [
     pytest.mark.parametrize(
         "database",
-        [pytest.param("postgres", marks=databases.MARKS["postgres"])],
+        [POSTGRES],
         indirect=True,
     ),
     pytest.mark.parametrize("store", ["redis", "django"]),

@@ -14,12 +14,8 @@ from celery_idem.core.record import Claimed, Done, State
 from celery_idem.django.store import DjangoStore
 from tests.conformance.asking import KEY, RESULT, ask, take
 from tests.django import databases
+from tests.django.databases import ALL, SERVERS
 from tests.django.shop.models import Effect
-
-SERVERS = [
-    pytest.param(alias, marks=databases.MARKS[alias], id=alias) for alias in ("postgres", "mariadb")
-]
-ALL = ["sqlite", *SERVERS]
 
 
 @pytest.fixture

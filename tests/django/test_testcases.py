@@ -15,11 +15,12 @@ from celery_idem import IdempotentTask, StepMisused
 from celery_idem.binding import binding_of
 from celery_idem.stores.memory import MemoryStore
 from tests.django import databases
+from tests.django.databases import ALL
 from tests.django.shop.models import Effect
 
 pytestmark = pytest.mark.parametrize(
     "database",
-    [pytest.param(alias, marks=marks, id=alias) for alias, marks in databases.MARKS.items()],
+    ALL,
     indirect=True,
 )
 

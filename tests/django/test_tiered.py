@@ -17,11 +17,10 @@ from celery_idem.django.store import DjangoStore
 from celery_idem.stores.tiered import REST_S, DoneCache, TieredStore
 from tests.conformance.asking import KEY, OTHER_RESULT, RESULT, ask, take
 from tests.django import databases
+from tests.django.databases import POSTGRES
 from tests.support.services import POSTGRES_URL
 
-pytestmark = pytest.mark.parametrize(
-    "database", [pytest.param("postgres", marks=databases.MARKS["postgres"])], indirect=True
-)
+pytestmark = pytest.mark.parametrize("database", [POSTGRES], indirect=True)
 
 
 class Clock:

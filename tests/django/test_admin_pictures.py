@@ -19,9 +19,9 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"),
     pytest.mark.skipif(
-        CHROMIUM is None or importlib.util.find_spec("playwright") is None,
-        reason="no Chromium, or no playwright to drive it",
+        importlib.util.find_spec("playwright") is None, reason="playwright is not installed"
     ),
 ]
 

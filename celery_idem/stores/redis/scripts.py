@@ -159,7 +159,7 @@ class ScriptRunner:
         carried = self._take_carried()
         try:
             # in one piece: a command that is sent by itself is one read more for the server
-            connection.send_packed_command(b"".join((packed, *carried)), check_health=False)
+            connection.send_packed_command([b"".join((packed, *carried))], check_health=False)
             replies = [_read(connection) for _ in range(count)]
             for _ in carried:
                 _read(connection)

@@ -122,10 +122,10 @@ def _remember_busy_children(worker: Any) -> None:
     is written to a busy one waits until that one's run ends, whatever other children are free
     (C24: a worker that says it is connected, and runs nothing).
     """
-    flush = getattr(worker.pool, "flush", None)
-    if flush is None or VERSION >= (5, 7):
+    children: Any = getattr(worker.pool, "_pool", None)
+    if not hasattr(children, "_busy_workers") or VERSION >= (5, 7):
         return
-    children = worker.pool._pool
+    flush = worker.pool.flush
 
     def remembering() -> None:
         running = [job._write_to for job in list(children._cache.values()) if job._accepted]

@@ -46,14 +46,9 @@ def wait_all_acked(node: RabbitNode, queue: str) -> None:
     wait_until(lambda: node.messages(queue) == 0, DEADLINE_S, "the last ack")
 
 
-#: before, a pool forgets over a lost connection which of its children are busy: the message that
-#: comes back is put behind its own run, as with one process
-steps_aside = pytest.mark.celery_min(5, 6, 3)
-
-
 @pytest.mark.parametrize(
     ("pool", "concurrency"),
-    [("prefork", 1), pytest.param("prefork", 2, marks=steps_aside), ("threads", 2)],
+    [("prefork", 1), ("prefork", 2), ("threads", 2)],
 )
 def test_a_run_longer_than_the_consumer_timeout_is_one_run_and_its_worker_goes_on(
     impatient: RabbitNode,
@@ -91,7 +86,6 @@ def test_a_run_longer_than_the_consumer_timeout_is_one_run_and_its_worker_goes_o
     assert worker.returncode is None
 
 
-@steps_aside
 def test_another_worker_that_gets_the_message_of_a_long_run_waits_for_its_outcome(
     impatient: RabbitNode,
     tasks: Any,

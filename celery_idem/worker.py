@@ -125,14 +125,25 @@ def _remember_busy_children(worker: Any) -> None:
     children: Any = getattr(worker.pool, "_pool", None)
     if not hasattr(children, "_busy_workers") or VERSION >= (5, 7):
         return
-    flush = worker.pool.flush
+    flush, busy = worker.pool.flush, children._busy_workers
+    # 5.5 forgets the jobs as well: whose child was busy then is known here until it is done
+    kept: dict[int, Any] = {}
+
+    def available(fd: int) -> None:
+        kept.pop(fd, None)
+        busy.discard(fd)
 
     def remembering() -> None:
         running = [job._write_to for job in list(children._cache.values()) if job._accepted]
+        running += kept.values()
         flush()
-        busy = (child.inqW_fd for child in running if child is not None and child._is_alive())
-        children._busy_workers.update(busy)
+        kept.clear()
+        kept.update(
+            {child.inqW_fd: child for child in running if child is not None and child._is_alive()}
+        )
+        busy.update(kept)
 
+    children._mark_worker_as_available = available
     worker.pool.flush = remembering
 
 

@@ -71,3 +71,26 @@ def test_ten_jobs_run_after_an_outage_and_the_running_one_is_not_run_twice(
     assert effects.count("start:running") == 1
     assert [effects.count(job) for job in JOBS] == [1] * len(JOBS)
     assert worker.returncode is None
+
+
+def test_jobs_run_beside_a_long_one_however_often_the_connections_are_cut(
+    load: Any, start_worker: Any, effects: Effects, gate: Any, redis_server: RedisServer
+) -> None:
+    """C24: a child that is busy through one outage is busy through the next as well."""
+    tasks = load()
+    worker = start_worker(APP, concurrency=2)
+    tasks.work.delay("running", str(gate()))
+    effects.wait_count("start:running", 1, DEADLINE_S)
+
+    for cut in range(3):
+        cut_every_client(redis_server)
+        jobs = [f"{job} after cut {cut}" for job in JOBS]
+        for job in jobs:
+            tasks.work.delay(job)
+        effects.wait_for(lambda it, jobs=jobs: all(map(it.count, jobs)), DEADLINE_S, "ten jobs")  # type: ignore[misc]
+
+    assert effects.count("running") == 0
+    gate(1).touch()
+    effects.wait_count("running", 1, DEADLINE_S)
+    assert effects.count("start:running") == 1
+    assert worker.returncode is None

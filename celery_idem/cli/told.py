@@ -129,10 +129,12 @@ def say(error: IdemError) -> None:
 
 def ours_in(error: BaseException | None) -> IdemError | None:
     """The error of this package that this one is, or passes on (``Couldn't import 'proj': …``)."""
+    seen: list[BaseException] = []
     while error is not None and not isinstance(error, IdemError):
+        seen.append(error)
         cause = error.__cause__ or error.__context__
-        if cause is None or str(cause) not in str(error):
-            return None
+        if cause is None or cause in seen or str(cause) not in str(error):
+            return None  # "raise error from error" is a ring
         error = cause
     return error
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from celery_idem.cli.told import ours_in
 from tests.support.workers import ROOT
 
 APP = "tests.apps.refused:app"
@@ -185,3 +186,11 @@ def test_a_worker_under_django_says_it_without_warnings_of_tasks_that_are_there(
 
     assert_said_once(ended, OPTION)
     assert "DuplicateTaskNameWarning" not in ended.stderr
+
+
+def test_an_error_that_is_its_own_cause_is_none_of_ours() -> None:
+    """``raise error from error``: a ring without end."""
+    error = ValueError("of the project")
+    error.__cause__ = error
+
+    assert ours_in(error) is None

@@ -176,7 +176,9 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
         holding.check()
         try:
             with confirming(self.app) as producer:
-                published = super().retry(*args, producer=producer, **kwargs)
+                if producer is not None:  # also where the body has given another
+                    kwargs["producer"] = producer
+                published = super().retry(*args, **kwargs)
         except Reject as reject:
             # Celery drops the message here. An error of the message itself would repeat for ever.
             reason: Any = reject.args[0] if reject.args else None

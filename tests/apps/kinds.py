@@ -131,6 +131,9 @@ def prior(self: Any, n: int, more: str = "") -> int:
     note("prior", n=n, priority=self.request.delivery_info.get("priority"))
     if self.request.retries == 0 and more == "retry":
         raise self.retry(countdown=0)
+    if self.request.retries == 0 and more == "retry with a producer":
+        with app.producer_or_acquire() as producer:
+            raise self.retry(countdown=0, producer=producer)
     return n
 
 

@@ -90,6 +90,13 @@ def test_the_priority_is_kept_by_a_retry(stage: Stage) -> None:
     assert [line["priority"] for line in stage.effects.lines("prior")[before:]] == [3, 3]
 
 
+def test_a_retry_may_be_given_a_producer(stage: Stage) -> None:
+    """One of ``apply_async``'s options, which Celery's ``retry`` hands on."""
+    assert stage.tasks.prior.delay(10, "retry with a producer").get(timeout=DEADLINE_S) == 10
+
+    assert record_is_done(stage, "kinds.prior:10")
+
+
 def test_a_task_without_a_result_runs_once_too(stage: Stage) -> None:
     for _ in range(2):
         stage.tasks.silent.delay(1)

@@ -58,7 +58,8 @@ def no_app() -> str:
     obj = context.obj if context is not None else None
     app: Any = getattr(obj, "app", None)
     app = app._get_current_object() if hasattr(app, "_get_current_object") else app
-    if app is None or app is not getattr(_state, "default_app", None):
+    # celery/_state.py names it so; Celery's fixup for Django makes the project's own the default
+    if app is None or app is not getattr(_state, "default_app", None) or app.main != "default":
         return ""
     if isinstance(obj, CLIContext):
         return "No app was given: celery -A proj …"

@@ -16,9 +16,10 @@ CELERY = ["-m", "celery", "-A", "example_project.shop"]
 
 
 def test_the_example_shop_with_its_workers_has_nothing_to_mend(
-    redis_server, start_worker, tmp_path
+    redis_server, start_worker, tmp_path, monkeypatch
 ):
     pytest.importorskip("django")
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)  # other tests' project
     env = {
         "DATABASE_URL": f"sqlite:///{tmp_path}/shop.sqlite3",
         "SHOP_BROKER": redis_server.url().replace("redis", "redis-streams"),

@@ -1,11 +1,14 @@
 # Each target prepares what it needs by itself, in $(VENV), and again when pyproject.toml changes.
 # Another Python: make test PYTHON=python3.12 VENV=.venv-3.12
 # Only some tests: make test ARGS="tests/core -x"
+# Those too that take more than ten seconds each: make test SLOW=1
 # A skip is a failure: make test REQUIRE_ALL=1
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# Tests wait more than they compute: so many at once, module by module
+JOBS ?= 4
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
@@ -22,7 +25,7 @@ shop: $(VENV)/.ready-demo ## open the example shop: web site, admin, worker; Ctr
 	@$(PY) -m example_project.serve $(ARGS)
 
 test: $(VENV)/.ready-test ## run all tests; what is absent here is skipped with its reason
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile $(if $(SLOW),,-m "not slow") $(ARGS)
 
 lint: $(VENV)/.ready-lint ## ruff (rules and format) and mypy --strict
 	@$(PY) -m ruff check .

@@ -72,6 +72,14 @@ class IdempotentRequest(EndingRequest):
             self._free_after_death()
         return super().on_failure(exc_info, send_failed_event, return_ok)
 
+    def _success_was_stored(self) -> Any:
+        """What Celery 5.7 asks after a lost child: where the result is stored, it acks. A chord's
+        member is counted after that, so its message comes again, and is done and handed on."""
+        if self._context.chord and self.task.reject_on_worker_lost:  # type: ignore[attr-defined]
+            return False
+        ask = getattr(super(), "_success_was_stored", None)
+        return ask() if ask is not None else False
+
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         if terminated:  # by revoke(terminate=True): Celery acks now, and reports the death later
             self._free_after_death()

@@ -103,6 +103,8 @@ class Run:
         try:
             self.delivery = Delivery.of(self.task, self.terms, self.args, self.kwargs)
             setattr(self.request, DELIVERY, self.delivery)
+            if self._came_before:
+                self._wait_for_the_chords_body()
             asked_at = time.monotonic()
             self._carry_run_times()
             outcome = self.binding.store.claim(self._claim_request())
@@ -255,8 +257,17 @@ class Run:
             if self.task.on_duplicate == "raise":
                 raise AlreadyProcessed(f"{self.delivery.key!r} is done already, by {done.task_id}")
         value = results.decode_for_task(self.task, done.result)
+        self._wait_for_the_chords_body()
         self._hand_on()
         return value
+
+    def _wait_for_the_chords_body(self) -> None:
+        """Before what may be a second report of a chord's member, whatever its outcome."""
+        claimed_s = 0.0
+        if not self.request.is_eager:
+            claimed_s = followups.body_claimed_for(self.task.app, self.request)
+        if claimed_s:
+            come_back(self.task, self.delivery, claimed_s, self._lease_s)
 
     def _held(self, held: Held) -> NoReturn:
         # Held by this very task: the message of a dead holder, before its lease is over. It is no
@@ -309,6 +320,12 @@ class Run:
         raise Ignore(reason)
 
     # --- pieces --------------------------------------------------------------------------
+
+    @property
+    def _came_before(self) -> bool:
+        """Whether this message, or the one that it is a copy of, was delivered before."""
+        info = self.request.delivery_info or {}
+        return bool(info.get("redelivered")) or self.delivery.waits > 0
 
     @property
     def _lease_s(self) -> float:

@@ -6,9 +6,10 @@ every message, whoever sends it, is published twice), ``TEST_MOMENTS`` (a folder
 A file ``<moment>:<task id>`` in that folder is a death sentence, used once: the process that gets
 there removes it and is killed, ``tree`` in the file: with its whole process group. Moments:
 
-``done``: the result is recorded, nothing was handed on · ``published``: a message of that task was
-published by a worker · ``part``: the result and the chord part are stored, not yet noted as handed
-on · ``settled``: noted, not yet acked.
+``done``: the result is recorded, nothing was handed on · ``publishing``: a worker is about to
+publish a message of that task · ``published``: a worker has published one · ``counting``: the
+result is stored, the chord part not yet counted · ``part``: both are stored, not yet noted as
+handed on · ``settled``: noted, not yet acked.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from celery import Celery, group
 from celery import signals as celery_signals
+from celery.backends.redis import RedisBackend
 from celery.exceptions import Ignore
 
 from celery_idem import IdempotentTask, signals
@@ -36,6 +38,17 @@ app.conf.update(
 )
 
 _in_worker = False
+_count = RedisBackend.on_chord_part_return
+
+
+def _count_or_die(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    _die_at("counting", request.id)
+    return _count(self, request, *args, **kwargs)
+
+
+@celery_signals.worker_init.connect(weak=False)
+def _be_able_to_die_at_the_count(**_: Any) -> None:
+    RedisBackend.on_chord_part_return = _count_or_die
 
 
 @celery_signals.worker_init.connect(weak=False)
@@ -63,6 +76,11 @@ def _die_at(moment: str, task_id: Any) -> None:
 @signals.completed.connect(weak=False)
 def _done(task_id: str, **_: Any) -> None:
     _die_at("done", task_id)
+
+
+@celery_signals.before_task_publish.connect(weak=False)
+def _publishing(headers: Any = None, **_: Any) -> None:
+    _die_at("publishing", headers["id"])
 
 
 @celery_signals.after_task_publish.connect(weak=False)

@@ -69,7 +69,7 @@ class IdempotentRequest(EndingRequest):
         if isinstance(error, (WorkerLostError, SystemExit, KeyboardInterrupt)):
             self._lost_process()
         elif isinstance(error, Terminated):
-            self._free_after_death()
+            self._free_after_death(Ending.RELEASE)
         return super().on_failure(exc_info, send_failed_event, return_ok)
 
     def _success_was_stored(self) -> Any:
@@ -82,7 +82,7 @@ class IdempotentRequest(EndingRequest):
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         if terminated:  # by revoke(terminate=True): Celery acks now, and reports the death later
-            self._free_after_death()
+            self._free_after_death(Ending.RELEASE)
         super()._announce_revoked(reason, terminated, signum, expired)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -101,12 +101,13 @@ class IdempotentRequest(EndingRequest):
     # --- what becomes of the claim -------------------------------------------------------
 
     def _lost_process(self) -> None:
-        """The child is dead: free its claim now, and count the crash unless we end it ourselves."""
+        """The child is dead: free its claim now, and count the crash unless the worker is being
+        stopped. Whoever stops it may have sent the signal to its whole group (systemd does)."""
         lease = self._drop()
         if lease is None:
             return
-        if getattr(state, "should_terminate", None):
-            self._release(lease)
+        if _is_being_stopped() or self._is_cancelled:
+            self._release(lease, Ending.RELEASE)
             return
         try:
             crashes = self._keeper.store.crash(lease.key, lease.owner)
@@ -122,11 +123,11 @@ class IdempotentRequest(EndingRequest):
                 signals.crashed, self.task, key=lease.key, task_id=lease.task_id, crashes=crashes
             )
 
-    def _free_after_death(self) -> None:
+    def _free_after_death(self, ending: Ending) -> None:
         """Celery is about to end the child (or has): give its claim back once it runs no more."""
         lease, pid = self._drop(), self._pid()
         if lease is not None and pid is not None:
-            self._keeper.when_gone(pid, lambda: self._release(lease))
+            self._keeper.when_gone(pid, lambda: self._release(lease, ending))
 
     def comes_back_after_timeout(self) -> bool:
         """What hangs is counted like what crashes: at ``max_crashes`` it is the end (C25)."""
@@ -146,7 +147,7 @@ class IdempotentRequest(EndingRequest):
     def _out_of_time(self) -> None:
         """The hard time limit. Celery reports it before it kills the child."""
         if not self.comes_back_after_timeout():
-            self._free_after_death()
+            self._free_after_death(Ending.FAILURE)
             return
         lease, pid = self._drop(), self._pid()
         if lease is not None and pid is not None:
@@ -158,13 +159,13 @@ class IdempotentRequest(EndingRequest):
         except IdemError as error:
             logger.warning("a timed-out claim is left to its lease: %s", error)
 
-    def _release(self, lease: Lease) -> None:
+    def _release(self, lease: Lease, ending: Ending) -> None:
         claim = Claim(
             lease.key, lease.owner, 0, lease.lease_ms, lease.retention_ms, lease.task_id,
             lease.attempt,
         )  # fmt: skip
         try:
-            self._keeper.store.release(claim, Ending.FAILURE)
+            self._keeper.store.release(claim, ending)
         except IdemError as error:
             logger.warning("a claim is left to its lease: %s", error)
 
@@ -191,6 +192,10 @@ class IdempotentRequest(EndingRequest):
             return False  # the end of the run will tell
         return record is not None and record.owner not in ("", lease.owner)
 
+    @property
+    def _is_cancelled(self) -> bool:
+        return bool(getattr(self, "_already_cancelled", False))
+
     def _pid(self) -> int | None:
         pid: Any = self.worker_pid
         return pid if isinstance(pid, int) else None
@@ -198,3 +203,9 @@ class IdempotentRequest(EndingRequest):
     @property
     def _keeper(self) -> LeaseKeeper:
         return binding_of(self.task.app).keeper
+
+
+def _is_being_stopped() -> bool:
+    # None, False, or an exit code: 0 too
+    asked: tuple[Any, Any] = (state.should_stop, state.should_terminate)
+    return any(code is not None and code is not False for code in asked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from celery_idem.core.record import State
 from tests.faults.conftest import APP, DEADLINE_S, holder_of, record_of
 from tests.support.effects import Effects
+from tests.support.processes import signal_group
 from tests.support.waiting import wait_until
 
 
@@ -178,7 +180,33 @@ def test_a_worker_that_is_stopped_in_a_hurry_gives_its_key_back(
 
     assert result.get(timeout=DEADLINE_S).startswith("cold by")
     assert effects.count("cold") == 1
-    assert record_of(tasks, "faulty.work:work:cold").crashes == 0
+    record = record_of(tasks, "faulty.work:work:cold")
+    assert (record.releases, record.failures, record.crashes) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis-streams"])
+def test_a_signal_to_the_whole_group_is_no_crash_of_its_jobs(
+    load: Any, start_worker: Any, effects: Effects, gate: Any, redis_server: Any, scheme: str
+) -> None:
+    """systemd sends SIGTERM to parent and children at once; three deploys make nothing poison."""
+    broker = redis_server.url().replace("redis", scheme, 1)
+    tasks = load(
+        idem={"lease_s": 600, "max_crashes": 1}, TEST_BROKER=broker, TEST_BACKEND=redis_server.url()
+    )
+    worker = start_worker(APP)
+    result = tasks.work.delay("deploy", str(gate()))
+    effects.wait_count("start:deploy", 1)
+
+    signal_group(worker.pid, signal.SIGTERM)
+    worker.wait_exit()
+    worker.start().wait_ready()
+    effects.wait_count("start:deploy", 2, DEADLINE_S)
+    gate(2).touch()
+
+    assert result.get(timeout=DEADLINE_S).startswith("deploy by")
+    assert effects.count("deploy") == 1
+    record = record_of(tasks, "faulty.work:work:deploy")
+    assert (record.runs, record.releases, record.crashes) == (2, 1, 0)
 
 
 @pytest.mark.rabbitmq

@@ -3,6 +3,7 @@ expiry, and failures outside of the task's own code. Whoever sets messages aside
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -48,6 +49,18 @@ def error_of(exc_info: Any) -> Any:
     return error.exc if isinstance(error, ExceptionWithTraceback) else error
 
 
+class _OutOfMemory(Exception):
+    """Stands for the ``MemoryError`` of a task that has reported it, and so lives."""
+
+
+def _as_any_failure(exc_info: Any, error: MemoryError) -> Any:
+    """Celery ends the worker's main process for a task's MemoryError, before its message is acked
+    (``request.py: on_failure``): it would end the next worker as well, and so on, uncounted."""
+    failed = copy.copy(exc_info)
+    failed.exception = _OutOfMemory(*error.args)
+    return failed
+
+
 class EndingRequest(Request):
     """Celery's request, which sets its message aside before it is acked for good."""
 
@@ -61,6 +74,8 @@ class EndingRequest(Request):
         why = self._why_final(error)
         if why and not set_aside(self, why, exc_info):
             return None
+        if isinstance(error, MemoryError):
+            exc_info = _as_any_failure(exc_info, error)
         return super().on_failure(exc_info, send_failed_event, return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:

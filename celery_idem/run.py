@@ -14,11 +14,12 @@ from typing import Any, NoReturn
 from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_idem import followups, results, signals, suspects
+from celery_idem import aborts, followups, results, signals, suspects
 from celery_idem.binding import Binding, binding_of
 from celery_idem.conditions import run_unless_done
 from celery_idem.core.errors import (
     AlreadyProcessed,
+    BodyAborted,
     IdemError,
     LeaseLost,
     StepBusy,
@@ -191,6 +192,8 @@ class Run:
             if not self._give_back(holding, Ending.FAILURE):
                 self._yield_to_the_holder(holding)
             raise
+        except BaseException as error:
+            self._aborted(holding, error)
         finally:
             _running[self.task.name] -= 1
             if alone:
@@ -289,6 +292,17 @@ class Run:
         if not reject.requeue or self.request.is_eager:
             raise reject
         requeue_later(self.task, self.delivery, reject, self.terms.max_requeues)
+
+    def _aborted(self, holding: Holding, error: BaseException) -> NoReturn:
+        """The body ended with what is no ``Exception``."""
+        if aborts.ends_the_child(error):
+            raise error
+        awaited = aborts.is_awaited(error, self.task)
+        if not self._give_back(holding, Ending.RELEASE if awaited else Ending.FAILURE):
+            self._yield_to_the_holder(holding)
+        if awaited or self.request.is_eager:
+            raise error
+        raise BodyAborted(f"the body ended with {error!r}, which is no Exception") from error
 
     def _yield_to_the_holder(self, holding: Holding) -> NoReturn:
         """This run lost its lease: it reports nothing, and its message comes back to adopt what

@@ -31,6 +31,7 @@ ROOMS: list[set[str]] = [
     {"steps"},
     # one room in several files: the life of a task
     {
+        "aborts",
         "conditions",
         "delivery",
         "ending",

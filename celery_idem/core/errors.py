@@ -72,6 +72,11 @@ class RequeuedTooOften(IdemError):
     """A body raised ``Reject(requeue=True)`` ``max_requeues`` times: a failure, not a loop."""
 
 
+class BodyAborted(IdemError):
+    """The body ended with what is no ``Exception`` (``asyncio.CancelledError``, ``SystemExit`` in a
+    thread), of which Celery would tell nobody: a failure, with it as its cause."""
+
+
 class StepError(IdemError):
     """Something about ``self.step``."""
 

@@ -8,7 +8,7 @@ from celery.exceptions import MaxRetriesExceededError, Reject
 from kombu.exceptions import EncodeError
 
 from celery_idem import run
-from celery_idem.core.errors import AlreadyProcessed, InProgress, KeyReused, Poisoned
+from celery_idem.core.errors import AlreadyProcessed, BodyAborted, InProgress, KeyReused, Poisoned
 from celery_idem.deadletters import parent, post
 from celery_idem.deadletters.letter import (
     Fault,
@@ -100,6 +100,6 @@ def _fault(error: BaseException) -> Fault:
         if isinstance(reason, BaseException):
             return fault_of(reason)
         return named_fault("celery.exceptions.Reject", str(reason or ""))
-    if isinstance(error, EncodeError) and error.__cause__ is not None:
+    if isinstance(error, (EncodeError, BodyAborted)) and error.__cause__ is not None:
         return fault_of(error.__cause__)
     return fault_of(error)

@@ -6,6 +6,7 @@ Read from the environment: ``TEST_BROKER``, ``TEST_BACKEND`` (default: the broke
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -115,6 +116,13 @@ def auto(self: Any, name: str, times: int) -> int:
 def always_fails(self: Any, name: str) -> None:
     _effects().bump(f"start:{name}")
     raise RuntimeError(f"{name} can't be done")
+
+
+@app.task(base=IdempotentTask, name="idem.ends_with", bind=True, idem_key="ends:{kind}")
+def ends_with(self: Any, kind: str) -> None:
+    """Ends with what is no Exception, or with one that Celery ends its worker for."""
+    _effects().bump(f"start:{kind}")
+    raise {"cancelled": asyncio.CancelledError, "memory": MemoryError}[kind]("enough")
 
 
 @app.task(base=IdempotentTask, name="idem.kills_child", bind=True, idem_key="pill:{name}")

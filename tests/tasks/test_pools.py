@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from celery_idem.core.errors import BodyAborted
 from celery_idem.core.record import State
+from tests.support.round_trips import wait_acked
 from tests.support.waiting import wait_until
 from tests.tasks.stage import Stage, open_stage
 
@@ -87,6 +89,26 @@ def test_a_failed_job_gives_its_key_back_and_a_retry_keeps_it(stage: Stage) -> N
     assert retried is not None
     assert (failed.state, failed.failures) == (State.FREE, 1)
     assert (retried.state, retried.runs) == (State.DONE, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("cancelled", r"CancelledError\('enough'\), which is no Exception"), ("memory", "enough")],
+)
+def test_a_body_that_ends_with_what_is_no_ordinary_error_has_failed_like_any(
+    stage: Stage, kind: str, error: str
+) -> None:
+    """On stock Celery the one is pending for ever, unacked; the other ends worker after worker."""
+    result = stage.tasks.ends_with.delay(kind)
+    with pytest.raises((BodyAborted, MemoryError), match=error):
+        result.get(timeout=DEADLINE_S)
+    wait_acked(stage.server, DEADLINE_S)
+
+    record = stage.record(f"idem.ends_with:ends:{kind}")
+    assert record is not None
+    assert (record.state, record.failures, record.crashes) == (State.FREE, 1, 0)
+    assert stage.effects.count(f"start:{kind}") == 1
+    assert [worker.returncode for worker in stage.workers] == [None, None]
 
 
 def test_the_job_of_a_killed_worker_is_done_by_the_other(stage: Stage) -> None:

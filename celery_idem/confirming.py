@@ -21,25 +21,38 @@ from celery_idem.core.errors import NotConfirmed
 
 #: Longest wait for the broker's word on one message, in seconds.
 CONFIRM_S = 5.0
+#: So long, in seconds, an event loop asks no more after a message that was not confirmed.
+REST_S = 10.0
 
 # What an AMQP connection carries while it lives.
 _LINE = "_idem_line"
+# What a pool of connections carries: until when event loops ask for none of them.
+_RESTS_UNTIL = "_idem_rests_until"
 
 
 @contextmanager
-def confirming(app: Any) -> Iterator[ConfirmingProducer | None]:
+def confirming(app: Any, *, quick: bool = False) -> Iterator[ConfirmingProducer | None]:
     """A producer for one message or more, to be given as ``producer=``; ``None`` where the
-    transport is not AMQP, and any producer will do."""
+    transport is not AMQP, and any producer will do.
+
+    ``quick``: from an event loop. Many messages may be due there at once, which can't each wait
+    for a broker that has just not answered: :class:`NotConfirmed` comes at once then.
+    """
     pool = app.pool
     if pool.connection.transport.driver_name != "py-amqp":
         yield None
         return
+    if quick and time.monotonic() < getattr(pool, _RESTS_UNTIL, 0.0):
+        raise NotConfirmed("the broker did not confirm a message a moment ago")
     # Not as a context: after an error kombu would end the connection in order, and wait for the
     # answer of a broker that does not read (kombu 5.7 ``connection.py: PooledConnection``).
     connection = pool.acquire(block=True)
-    producer = ConfirmingProducer(connection)
+    producer = ConfirmingProducer(connection, quick=quick)
     try:
         yield producer
+    except NotConfirmed:
+        setattr(pool, _RESTS_UNTIL, time.monotonic() + REST_S)
+        raise
     finally:
         if producer.is_left_waiting and not pool.limit:
             connection.collect()  # without a limit its release is its end
@@ -52,8 +65,9 @@ class ConfirmingProducer(Producer):
     Raises :class:`NotConfirmed` after ``CONFIRM_S``, and what kombu raises.
     """
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, *, quick: bool = False) -> None:
         super().__init__(connection, auto_declare=False)
+        self._quick = quick
         #: whether the broker owes an answer that nobody waits for any more
         self.is_left_waiting = False
 
@@ -70,7 +84,7 @@ class ConfirmingProducer(Producer):
         connection: Any = self.connection
         line = _line_of(connection.connection)
         self.is_left_waiting = True
-        line.wait_until_read()
+        line.wait_until_read(0.0 if self._quick else CONFIRM_S)
         if line.owes:
             connection.collect()
             line = _line_of(connection.connection)
@@ -107,17 +121,16 @@ class _Line:
             self._channel.basic_publish = self._channel.basic_publish_confirm
         return self._channel
 
-    def wait_until_read(self) -> None:
+    def wait_until_read(self, patience_s: float) -> None:
         """Nothing more is written to a broker that blocks its publishers: it would have as many
         copies when it goes on as there were tries."""
-        gives_up = time.monotonic() + CONFIRM_S
+        gives_up = time.monotonic() + patience_s
         while self.blocked:
             try:
                 self.raw.drain_events(timeout=max(0.01, gives_up - time.monotonic()))
             except TimeoutError as error:
                 raise NotConfirmed(
-                    f"the broker has blocked publishers for {CONFIRM_S:g} s and more (an alarm of "
-                    "memory or disk: rabbitmqctl status)"
+                    "the broker blocks publishers (an alarm of memory or disk: rabbitmqctl status)"
                 ) from error
 
     def _on_blocked(self, *_: Any) -> None:

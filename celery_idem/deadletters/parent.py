@@ -87,7 +87,8 @@ def put_off(request: Any, why: str) -> None:
     )
     try:
         message = message_of(request.message)
-        send(request.app, message, {**headers, WAITS_HEADER: waits + 1}, delay_s=pause_s)
+        headers = {**headers, WAITS_HEADER: waits + 1}
+        send(request.app, message, headers, delay_s=pause_s, quick=True)
     except Exception as error:
         logger.error("it could not be sent again either (%s); it goes back", error)
         request.reject(requeue=True)

@@ -33,7 +33,7 @@ def put(app: Any, letter: Letter, *, quick: bool = False) -> None:
     settings = letter_settings_of(app)
     if settings.route == "queue":
         letter = redacted(letter, settings)
-        _to_queue(app, letter, settings)
+        _to_queue(app, letter, settings, quick)
         _tell(app, letter)
     else:
         letter = keep(app, letter, quick=quick)
@@ -81,13 +81,13 @@ def queue_of(letter: Letter, settings: LetterSettings) -> str:
     return settings.queue.replace("{lane}", letter.lane or "none")
 
 
-def _to_queue(app: Any, letter: Letter, settings: LetterSettings) -> None:
+def _to_queue(app: Any, letter: Letter, settings: LetterSettings, quick: bool) -> None:
     queue = queue_of(letter, settings)
     headers = own_headers(letter.message.headers)
     headers[LETTER_HEADER] = codec.dump_letter(letter)
     try:
         with app.connection_for_write() as connection:
             app.amqp.queues.new_missing(queue)(connection.default_channel).declare()
-        send(app, letter.message, headers, queue=queue)
+        send(app, letter.message, headers, queue=queue, quick=quick)
     except Exception as error:
         raise StoreUnavailable(f"the queue {queue!r} did not take a letter: {error}") from error

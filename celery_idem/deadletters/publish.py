@@ -45,10 +45,16 @@ def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def send(
-    app: Any, message: Message, headers: Mapping[str, Any], *, queue: str = "", delay_s: float = 0
+    app: Any,
+    message: Message,
+    headers: Mapping[str, Any],
+    *,
+    queue: str = "",
+    delay_s: float = 0,
+    quick: bool = False,
 ) -> None:
     """Publish it to where it came from, or to ``queue``; ``delay_s`` sets its ETA anew. Returns
-    when the broker has it.
+    when the broker has it. ``quick``: from an event loop.
 
     Raises ``NotConfirmed``, or what kombu raises when the broker can't take it.
     """
@@ -60,7 +66,7 @@ def send(
     exchange, routing_key = message.exchange, message.routing_key
     if queue:
         exchange, routing_key = "", queue
-    with confirming(app) as sure, app.producer_or_acquire(sure) as producer:
+    with confirming(app, quick=quick) as sure, app.producer_or_acquire(sure) as producer:
         producer.publish(
             message.body,
             exchange=exchange,

@@ -50,7 +50,7 @@ def unknown_task(consumer: Any, message: Any, name: str, grace_s: float) -> bool
         counted[UNKNOWN_WAITED_HEADER] = waited_s + pause_s
         counted.pop("compression", None)
         try:
-            send(consumer.app, message_of(message), counted)
+            send(consumer.app, message_of(message), counted, quick=True)
         except Exception as error:
             logger.warning("an unknown task could not be sent again: %s", error)
             hold(consumer, message, again)

@@ -286,3 +286,27 @@ def the_letter(app: Any) -> Letter:
     store = letters_of(app)
     wait_until(lambda: store.count(Filter()) == 1, DEADLINE_S, "a letter")
     return next(iter(store.walk(Filter())))
+
+
+def test_a_worker_goes_on_while_many_messages_that_it_puts_off_are_not_confirmed(
+    node: RabbitNode, tasks: Any, queue: str, start_worker: Any, effects: Effects, gate: Any
+) -> None:
+    """C21: its event loop does not wait for a broker that is known to take nothing."""
+    for number in range(40):
+        tasks.app.send_task("faulty.not_deployed_yet", (number,), queue=queue)
+    worker = start_worker(APP)
+    tasks.work.delay("running", str(gate()))
+    effects.wait_count("start:running", 1, DEADLINE_S)
+    jobs = [f"job-{number}" for number in range(5)]
+    for job in jobs:
+        tasks.work.delay(job)
+
+    node.set_memory_alarm(True)
+    worker.wait_log("an unknown task could not be sent again", DEADLINE_S)
+    gate(1).touch()
+
+    effects.wait_for(lambda it: all(map(it.count, jobs)), DEADLINE_S, "the jobs behind them")
+    wait_until(
+        lambda: worker.log_text().count("could not be sent again") > 40, DEADLINE_S, "another try"
+    )
+    assert effects.count("start:running") == 1

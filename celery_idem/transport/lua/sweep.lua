@@ -45,7 +45,8 @@ for _, session in ipairs(redis.call('ZRANGE', KEYS[2], 0, 9)) do
       local stream = base .. ':' .. step
       local group = redis.pcall('XPENDING', stream, 'w')
       if not group.err then
-        if moved < room then take_over(stream, base, session) end
+        -- again while it finds some: of those that were deleted by hand, none counts as moved
+        while moved < room and take_over(stream, base, session) > 0 do end
         if moved >= room then return {moved, 1, unpack(found)} end
         redis.call('XGROUP', 'DELCONSUMER', stream, 'w', session)
         if step ~= '0' and redis.call('XLEN', stream) == 0 then redis.call('DEL', stream) end

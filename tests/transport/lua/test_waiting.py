@@ -1,0 +1,197 @@
+"""What waits: in a stream, in a place by its score, or for its time."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_idem.transport import scripts
+from tests.transport.lua.acting import (
+    BELL,
+    DUE,
+    FRONT,
+    HOUR_MS,
+    LANE,
+    LATER,
+    MAIN,
+    OTHER,
+    WAKE,
+    inside,
+    now_ms,
+    promote,
+    put_later,
+    timed,
+)
+
+# -- publishing, and what waits for its time
+
+
+def test_a_message_is_put_into_its_stream_and_one_worker_is_woken(client):
+    def put(over: str) -> str:
+        return scripts.PUT(client, [LANE], ["3", "body", 0, over, 0, "id"])
+
+    ids = [put("0"), put("1")]
+
+    assert [entry for entry, _ in client.xrange(f"{LANE}:3")] == ids
+    assert inside(client, f"{LANE}:3") == [{"m": "body"}, {"m": "body", "w": "1"}]
+    assert client.lrange(BELL, 0, -1) == ["1"]
+    assert client.ttl(f"{LANE}:3") == client.ttl(BELL) == -1
+
+
+def test_a_scored_message_is_put_in_its_place(client):
+    client.set(f"{LANE}:scored", "0.5")
+
+    place = scripts.PUT(client, [LANE], ["0", "body", HOUR_MS, "1", "7", "name"])
+
+    us, name = place.split(":")
+    assert (len(us), name) == (16, "name")
+    assert client.zrange(f"{LANE}:z", 0, -1, withscores=True) == [
+        (place, 7 + 0.5 * (int(us) // 1_000_000))
+    ]
+    assert client.hgetall(f"{LANE}:b") == {place: "1|7|body"}
+    assert client.hgetall(f"{LANE}:i") == {"name": place}
+    assert client.exists(MAIN) == 0
+    parts = (":z", ":b", ":i", ":scored", ":bell")
+    assert all(HOUR_MS - 60_000 < client.pttl(LANE + part) <= HOUR_MS for part in parts)
+
+
+def test_a_delayed_message_waits_in_the_order_in_which_it_is_due(client):
+    due, before, after = timed(client, lambda: put_later(client))
+
+    [(member, score)] = client.zrange(LATER, 0, -1, withscores=True)
+    since, rest = member.split("|", 1)
+    assert len(since) == 16
+    assert before <= int(since) <= after
+    assert due == score == int(since) // 1000 + HOUR_MS
+    assert rest == "3|0|0|0|body"
+    assert client.zrange(DUE, 0, -1, withscores=True) == [(LANE, due)]
+    assert client.lrange(WAKE, 0, -1) == ["1"]
+    assert client.ttl(LATER) == -1
+    client.set(f"{LANE}:scored", "0")
+    put_later(client)
+    assert client.zrange(LATER, 0, -1)[1].split("|", 1)[1] == "s7|0|0|0|body"
+
+
+def test_only_a_message_that_is_due_before_all_others_wakes_a_keeper(client):
+    put_later(client, 10_000_000)
+    client.delete(WAKE)
+
+    put_later(client, 20_000_000)
+    assert client.zscore(DUE, LANE) == client.zrange(LATER, 0, 0, withscores=True)[0][1]
+    put_later(client, 15_000_000, lane=OTHER)
+    assert client.exists(WAKE) == 0
+
+    for _ in range(2):
+        put_later(client, 5_000_000)
+        client.zremrangebyrank(LATER, 1, -1)
+        put_later(client, 4_000_000)
+    assert client.llen(WAKE) == 1
+
+
+@pytest.mark.parametrize("delay", [0, HOUR_MS])
+def test_a_lane_outlives_what_waits_in_it(delay, client):
+    put_later(client, delay, 60_000)
+
+    assert delay < client.pttl(LATER) <= delay + 60_000
+    assert client.pttl(LATER) > delay + 30_000
+
+
+def test_what_is_due_comes_to_its_stream_with_what_it_is_known_by(client):
+    client.zadd(LATER, {"0001|3|0|0|0|a|b": 1, "0002|f|2|1|55|again": 2, "0003|f|0|0|0|late": 1e15})
+    client.zadd(DUE, {LANE: 1})
+
+    moved, _ = promote(client)
+
+    assert moved == 2
+    assert inside(client, f"{LANE}:3") == [{"m": "a|b", "w": "1"}]
+    assert inside(client, FRONT) == [{"m": "again", "n": "2", "r": "1", "t": "55", "w": "1"}]
+    assert client.zrange(LATER, 0, -1) == ["0003|f|0|0|0|late"]
+    assert client.zrange(DUE, 0, -1, withscores=True) == [(LANE, 1e15)]
+    assert client.lrange(BELL, 0, -1) == ["1"]
+
+
+def test_nothing_is_due_and_nothing_is_woken(client):
+    assert promote(client) == [0, -1]
+    later = now_ms(client) + HOUR_MS
+    client.zadd(DUE, {LANE: later})
+    client.zadd(LATER, {"0001|f|0|0|0|body": later})
+
+    moved, due_in = promote(client)
+
+    assert moved == 0
+    assert HOUR_MS - 60_000 < due_in <= HOUR_MS
+    assert client.exists(BELL, FRONT) == 0
+    client.delete(LATER)
+    client.zadd(DUE, {LANE: 1})
+    assert promote(client) == [0, -1]
+    assert client.keys() == []
+
+
+def test_no_more_is_promoted_than_wanted(client):
+    for lane in (LANE, OTHER):
+        client.zadd(f"{lane}:d", {f"000{number}|0|0|0|0|{number}": number for number in range(3)})
+        client.zadd(DUE, {lane: 1})
+
+    assert promote(client, 2) == [2, 0]
+    assert client.xlen(f"{OTHER}:0") + client.xlen(MAIN) == 2
+    assert promote(client, 2) == [2, 0]
+    assert promote(client, 5) == [2, -1]
+    assert [fields["m"] for fields in inside(client, MAIN)] == ["0", "1", "2"]
+    assert client.exists(DUE, LATER, f"{OTHER}:d") == 0
+    assert client.llen(BELL) == 1
+
+
+def test_a_due_message_of_a_scored_lane_gets_its_place(client):
+    bodies = ['{"headers": {"id": "x"}}', '{"headers": {"id": "x"}}', "no json", '{"headers": 1}']
+    client.set(f"{LANE}:scored", "2")
+    members = {f"000{n}|s1.5|0|0|0|{body}": n + 1 for n, body in enumerate(bodies)}
+    client.zadd(LATER, members)
+    client.zadd(DUE, {LANE: 1})
+
+    assert promote(client) == [4, -1]
+
+    kept = client.hgetall(f"{LANE}:b")
+    assert sorted(kept.values()) == sorted(f"1|1.5|{body}" for body in bodies)
+    names = client.hgetall(f"{LANE}:i")
+    assert sorted(names) == ["unnamed", "x"]
+    for place, score in client.zrange(f"{LANE}:z", 0, -1, withscores=True):
+        assert place in kept
+        assert score == 1.5 + 2 * int(place[:10])
+    [us] = {place[:16] for place in kept}
+    assert set(kept) == {f"{us}:x", f"{us}:x+", f"{us}:unnamed", f"{us}:unnamed+"}
+    assert names == {"x": f"{us}:x+", "unnamed": f"{us}:unnamed+"}
+
+
+# -- moving from stock
+
+
+def test_what_a_stock_worker_held_is_moved_to_the_front_or_waits_for_its_time(client):
+    def accept(tag: str, delay: int) -> int:
+        keys = [LANE, "unacked", "unacked_index", DUE, WAKE]
+        return scripts.ACCEPT_UNACKED(client, keys, [tag, "body", delay])
+
+    for tag in ("now", "again", "later", "kept"):
+        client.hset("unacked", tag, "x")
+        client.zadd("unacked_index", {tag: 1})
+
+    assert accept("gone", 0) == 0
+    assert accept("now", 0) == accept("again", 0) == 1
+    assert inside(client, FRONT) == [{"m": "body", "n": "1"}] * 2
+    assert client.lrange(BELL, 0, -1) == ["1"]
+    client.delete(BELL)
+
+    answer, before, after = timed(client, lambda: accept("later", HOUR_MS))
+    assert answer == 1
+    [(member, due)] = client.zrange(LATER, 0, -1, withscores=True)
+    since, rest = member.split("|", 1)
+    assert len(since) == 16
+    assert before <= int(since) <= after
+    assert due == int(since) // 1000 + HOUR_MS
+    assert rest == "f|0|0|0|body"
+    assert client.zrange(DUE, 0, -1, withscores=True) == [(LANE, due)]
+    assert client.lrange(WAKE, 0, -1) == ["1"]
+    assert client.hkeys("unacked") == client.zrange("unacked_index", 0, -1) == ["kept"]
+    client.zadd(DUE, {LANE: 1})
+    accept("kept", HOUR_MS)
+    assert client.zscore(DUE, LANE) == 1
+    assert client.llen(WAKE) == 1
+    assert client.exists(BELL) == 0

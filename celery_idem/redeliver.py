@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from datetime import datetime, timezone
 from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject
+from kombu.serialization import registry  # type: ignore[attr-defined]
 
 from celery_idem.confirming import confirming
 from celery_idem.core.errors import RequeuedTooOften
@@ -52,6 +54,29 @@ def requeue_later(task: Any, delivery: Delivery, reject: Any, most: int) -> NoRe
     raise Ignore(f"requeued by its body; comes back in {pause_s:.1f} s")
 
 
+def carried_over(request: Any, same_arguments: bool) -> dict[str, Any]:
+    """Options for a message that is made from this request's: what its call asked for and Celery
+    does not carry over.
+
+    ``serializer``: arguments that JSON can't write came by another, and must go by it.
+    ``argsrepr`` and ``kwargsrepr``: what logs and events may show of the arguments.
+    """
+    options: dict[str, Any] = {}
+    serializer = registry.type_to_name.get(Delivery.handed_over(request).get("content_type"))
+    if serializer:
+        options["serializer"] = serializer
+    for name in ("argsrepr", "kwargsrepr") if same_arguments else ():
+        text = getattr(request, name, None)
+        if isinstance(text, str):
+            options[name] = text
+    return options
+
+
+def wait_before_it_goes_back() -> None:
+    """A requeue is at once: where nothing can be sent instead, this wait is the only brake."""
+    time.sleep(FIRST_REQUEUE_PAUSE_S)
+
+
 def seconds_until(when: Any) -> float:
     """``Retry.when`` as seconds from now: a countdown, a time, or nothing."""
     if when is None:
@@ -84,4 +109,5 @@ def _send_copy(task: Any, countdown_s: float, counts: dict[str, int]) -> None:
     except Exception as error:
         # The broker can't take the copy: this message must stay.
         logger.warning("a message could not be sent again (%s); it goes back", error)
+        wait_before_it_goes_back()
         raise Reject(error, requeue=True) from error

@@ -27,6 +27,7 @@ from celery_idem.options import (
     check_attributes,
     terms_of,
 )
+from celery_idem.redeliver import carried_over, wait_before_it_goes_back
 from celery_idem.run import DELIVERY, HOLDING, RETRY, STEPS, Run, is_running
 from celery_idem.steps import Steps
 
@@ -184,6 +185,7 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
             reason: Any = reject.args[0] if reject.args else None
             if isinstance(reason, EncodeError):
                 raise reason from None
+            wait_before_it_goes_back()
             raise Reject(reason, requeue=True) from reject
         setattr(self.request, RETRY, published)  # throw=False: the body goes on
         return published
@@ -200,6 +202,10 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
             headers = {**delivery.kept_by_retry(str(self.name)), **headers}
         if headers:
             signature.options["headers"] = headers
+        given = self.request if request is None else request
+        kept = carried_over(given, same_arguments=args is None and kwargs is None)
+        for name, value in kept.items():
+            signature.options.setdefault(name, value)
         return signature
 
     # --- pieces --------------------------------------------------------------------------

@@ -1,11 +1,14 @@
 """Every way to write an idempotent task (DESIGN §3). Each has the effect that its key names."""
 
+import ast
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 from celery import Celery, Task, shared_task
+from celery.exceptions import Reject
+from kombu.serialization import register
 from pydantic import BaseModel
 
 from celery_idem import IdempotentTask
@@ -13,11 +16,19 @@ from tests.support.effects import Effects
 from tests.support.waiting import wait_until
 
 broker = os.environ["TEST_BROKER"]
+
+
+def _literal(body: bytes | str) -> Any:
+    return ast.literal_eval(body if isinstance(body, str) else body.decode())
+
+
+register("literal", repr, _literal, "application/x-literal", "utf-8")
 app = Celery("kinds", broker=broker, backend=broker)
 app.set_default()  # for shared_task
 app.conf.update(
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
+    accept_content=["json", "literal"],
     idem=json.loads(os.environ.get("TEST_IDEM", '{"lease_s": 2}')),
 )
 
@@ -135,6 +146,18 @@ def prior(self: Any, n: int, more: str = "") -> int:
         with app.producer_or_acquire() as producer:
             raise self.retry(countdown=0, producer=producer)
     return n
+
+
+@app.task(base=IdempotentTask, name="kinds.asked", bind=True, idem_key="{n}")
+def asked(self: Any, n: str, secrets: Any, how: str) -> str:
+    """Comes again once, as a retry or as a copy that waits. What it is called with, JSON can't
+    write."""
+    note("asked", n=n, secrets=sorted(secrets), shown=self.request.argsrepr)
+    if len(Effects.from_env().lines("asked")) % 2:
+        if how == "retry":
+            raise self.retry(countdown=0)
+        raise Reject("later", requeue=True)
+    return "done"
 
 
 @app.task(base=IdempotentTask, name="kinds.late", expires=3600, idem_key="{n}")

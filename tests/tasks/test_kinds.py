@@ -90,6 +90,21 @@ def test_the_priority_is_kept_by_a_retry(stage: Stage) -> None:
     assert [line["priority"] for line in stage.effects.lines("prior")[before:]] == [3, 3]
 
 
+@pytest.mark.parametrize("how", ["retry", "copy"])
+def test_what_a_call_asked_for_is_kept_by_its_retry_and_by_its_copy(stage: Stage, how: str) -> None:
+    """The serializer, without which it could not be sent again, and what may be shown of the
+    arguments."""
+    before = len(stage.effects.lines("asked"))
+
+    result = stage.tasks.asked.apply_async(
+        (how, {"b", "a"}, how), serializer="literal", argsrepr="(hidden)"
+    )
+
+    assert result.get(timeout=DEADLINE_S) == "done"
+    seen = [(run["secrets"], run["shown"]) for run in stage.effects.lines("asked")[before:]]
+    assert seen == [(["a", "b"], "(hidden)")] * 2
+
+
 def test_a_retry_may_be_given_a_producer(stage: Stage) -> None:
     """One of ``apply_async``'s options, which Celery's ``retry`` hands on."""
     assert stage.tasks.prior.delay(10, "retry with a producer").get(timeout=DEADLINE_S) == 10

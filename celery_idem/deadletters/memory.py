@@ -49,8 +49,8 @@ class MemoryLetterStore:
         with self._lock:
             now_ms = self._now_ms()
             before = self._kept.get(letter.id)
-            past = before.letter if before else self._past(letter.id)
-            letter = merged(past, letter, now_ms)
+            sent = self._past(letter.id)
+            letter = merged(before.letter if before else None, sent, letter, now_ms)
             self._sent.pop(letter.id, None)
             self._last = max(self._last + 1, now_ms * 1000)
             kept = _Kept(replace(letter, position=self._last))  # and nobody's any more
@@ -145,10 +145,12 @@ def _queue(letter: Letter) -> str:
     return letter.message.queue
 
 
-def merged(before: Letter | None, letter: Letter, now_ms: int) -> Letter:
-    """What is stored when this letter comes in: a first death, or one more of the same message."""
+def merged(before: Letter | None, sent: Letter | None, letter: Letter, now_ms: int) -> Letter:
+    """What is stored when this letter comes in: a first death, or one more of the same message,
+    which is kept as ``before``, or was until it was ``sent``."""
     if letter.history and before is None:
         return letter
+    before = before or sent
     died = Attempt(now_ms, "died", letter.worker, letter.reason.value)
     if before is None:
         first = replace(letter, first_died_ms=now_ms, last_died_ms=now_ms, times=1)

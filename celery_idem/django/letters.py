@@ -199,13 +199,13 @@ def _put(connection: Any, letter: Letter, token: str) -> Letter:
         seen = rows.look(connection, letter.id)
         if seen.row is not None and seen.row.token == token:
             return seen.row.letter
-        past = seen.row.letter if seen.row else trails.past(connection, letter.id)
-        stored = replace(
-            merged(past, letter, seen.now_us // 1000), position=max(seen.last + 1, seen.now_us)
-        )
+        before = seen.row.letter if seen.row else None
+        sent = None if seen.row else trails.past(connection, letter.id)
+        stored = merged(before, sent, letter, seen.now_us // 1000)
+        stored = replace(stored, position=max(seen.last + 1, seen.now_us))
         stored = replace(stored, state=resting_state(stored))
         try:
-            if _write(connection, seen.row, past, stored, token):
+            if _write(connection, seen.row, sent, stored, token):
                 return stored
         except IntegrityError:
             pass  # somebody else's letter came between, with this id or this position
@@ -214,11 +214,11 @@ def _put(connection: Any, letter: Letter, token: str) -> Letter:
 
 
 def _write(
-    connection: Any, row: rows.Row | None, past: Letter | None, letter: Letter, token: str
+    connection: Any, row: rows.Row | None, sent: Letter | None, letter: Letter, token: str
 ) -> bool:
     if row is not None:
         return rows.update(connection, row, letter, token)
-    if past is None:
+    if sent is None:
         rows.insert(connection, letter, token)
         return True
     with Transaction(connection):

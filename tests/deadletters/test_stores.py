@@ -322,3 +322,21 @@ def test_a_letter_that_brings_its_history_keeps_it(store: LetterStore) -> None:
 
     assert replace(back, position=0) == replace(before, position=0)
     assert store.put(letter(1)).times == 2
+
+
+def test_an_import_brings_what_it_says_also_of_a_letter_that_was_sent_a_moment_ago(
+    store: LetterStore, clock: Any
+) -> None:
+    """It counts no death, and what is remembered of the one that was sent is not mixed in."""
+    first = store.put(letter(1))
+    store.delete(first.id)
+    clock.pass_ms(5)
+    store.put(letter(1))
+    store.edit(first.id, Message(body=b"new"), "k", Attempt(5, "edited", "ann"))
+    store.take(first.id, "ann", 10_000)
+    assert store.delete(first.id, "ann", sent=True)
+
+    back = store.put(first)
+
+    assert replace(back, position=0) == replace(first, position=0)
+    assert store.trail(first.id) == ()

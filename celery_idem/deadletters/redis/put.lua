@@ -42,12 +42,12 @@ if old[7] then  -- out of the places where it was
 end
 if not old[7] then  -- what a replayed message was before
   local past = redis.call('HMGET', base .. 'sent:' .. id, 'fm', 'ti', 'hi', 'or')
-  if past[1] then
+  if past[1] and not ARGV[17] then
     redis.call('HSET', letter, 'fm', past[1], 'ti', past[2])
     if past[4] then redis.call('HSET', letter, 'or', past[4]) end
     old[8] = past[3]
-    redis.call('DEL', base .. 'sent:' .. id)
   end
+  redis.call('DEL', base .. 'sent:' .. id)
 end
 local died = cjson.encode({tonumber(now), 'died', ARGV[14], ARGV[6]})
 local history = (old[8] and old[8] ~= '') and (old[8] .. '\n' .. died) or died

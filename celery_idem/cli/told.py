@@ -59,7 +59,8 @@ def no_app() -> str:
     app: Any = getattr(obj, "app", None)
     app = app._get_current_object() if hasattr(app, "_get_current_object") else app
     # celery/_state.py names it so; Celery's fixup for Django makes the project's own the default
-    if app is None or app is not getattr(_state, "default_app", None) or app.main != "default":
+    made_up = app is getattr(_state, "default_app", None) and getattr(app, "main", "") == "default"
+    if not made_up:
         return ""
     if isinstance(obj, CLIContext):
         return "No app was given: celery -A proj …"

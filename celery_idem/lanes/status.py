@@ -9,9 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from celery_idem.core.errors import IdemError
 from celery_idem.core.order import Lane
 from celery_idem.core.settings import Settings
 from celery_idem.lanes.routing import lanes_of, sent_s
+
+#: AMQP's code of a queue that is not there, which kombu's other transports say as well.
+_NOT_FOUND = "404"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +186,11 @@ def _weight(told: Mapping[str, Any]) -> float:
 
 
 def queue_state(connection: Any, queue: str) -> QueueState:
-    """What the broker says. Asking AMQP for a missing queue costs the channel."""
-    with contextlib.suppress(*connection.channel_errors):
+    """What the broker says. Asking AMQP for a missing queue costs the channel.
+
+    Raises :class:`IdemError` where the broker refuses to say it.
+    """
+    try:
         channel = connection.channel()
         try:
             if hasattr(channel, "state_of"):  # redis-streams: it knows it all
@@ -196,6 +203,9 @@ def queue_state(connection: Any, queue: str) -> QueueState:
             return QueueState(depth, max(0.0, time.time() - min(sent)) if sent else None)
         finally:
             channel.close()
+    except connection.channel_errors as error:
+        if str(getattr(error, "reply_code", "")) != _NOT_FOUND:
+            raise IdemError(f"the broker tells nothing of queue {queue!r}: {error}") from error
     # on Redis an empty queue is no key, so a missing one is an empty one
     return QueueState(0 if connection.transport.driver_type == "redis" else None)
 

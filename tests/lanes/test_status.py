@@ -15,9 +15,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from celery import Celery
 
+from celery_idem.core.errors import IdemError
+from celery_idem.lanes.status import queue_state
 from tests.lanes.conftest import APP, LaneRun
 from tests.support.processes import guarded
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT, Worker
 
@@ -178,3 +182,18 @@ def test_watching_ends_cleanly_when_it_is_interrupted(lanes: LaneRun, options: l
 
     assert status == 0, bytes(said)
     assert b"Traceback" not in said
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis-streams"])
+def test_a_broker_that_refuses_to_answer_is_not_an_empty_queue(
+    redis_server: RedisServer, scheme: str
+) -> None:
+    with redis_server.client() as client:
+        client.lpush("low", "a job")
+        rights = ["on", ">word", "~*", "&*", "+@all", "-llen", "-evalsha"]
+        client.execute_command("ACL", "SETUSER", "bob", *rights)
+    url = redis_server.url().replace("redis://", f"{scheme}://bob:word@", 1)
+
+    refusal = pytest.raises(IdemError, match=r"tells nothing of queue 'low'.* no permissions")
+    with Celery(broker=url).connection_for_read() as connection, refusal:
+        queue_state(connection, "low")

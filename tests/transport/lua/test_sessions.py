@@ -132,7 +132,8 @@ def test_a_sweep_moves_no_more_than_it_may_of_several_streams(client):
     assert len(held_by(client, f"{LANE}:3")) == 2
 
 
-def test_held_messages_that_were_deleted_cost_no_other_one(client):
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_held_messages_that_were_deleted_cost_no_other_one(most, client):
     """Somebody trimmed the stream by hand."""
     client.zadd(LEASES, {"dead": 1})
     client.sadd(f"{SESSIONS}dead", LANE)
@@ -140,7 +141,7 @@ def test_held_messages_that_were_deleted_cost_no_other_one(client):
         client.xdel(MAIN, holds(client, "dead", MAIN))
     holds(client, "dead", MAIN, m="kept")
 
-    assert sweep(client, 2) == [1, 0, "dead"]
+    assert sweep(client, most)[0] == 1
 
     assert [fields["m"] for fields in inside(client, FRONT)] == ["kept"]
     assert held_by(client, MAIN) == {}

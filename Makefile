@@ -44,7 +44,7 @@ model: $(VENV)/.ready-cli ## search every interleaving of the claim protocol up 
 	@$(PY) -m model $(ARGS)
 
 mutate: $(VENV)/.ready-mutate ## change each rule and each Lua line: does a test notice? (hours)
-	@$(PY) -m mutation $(ARGS)
+	@for room in store transport visibility deadletters; do $(PY) -m mutation --room $$room $(ARGS); done
 	@$(VENV)/bin/mutmut run
 
 docs: $(VENV)/.ready-docs ## build the documentation into docs/_build

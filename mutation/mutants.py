@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-PACKAGE = "celery_idem.stores.redis"
+#: the modules that keep the scripts of a room, and the folder of the package where they stand
+ROOMS = {
+    "store": ("celery_idem.stores.redis.store", "stores/redis"),
+    "deadletters": ("celery_idem.deadletters.redis.store", "deadletters/redis"),
+    "visibility": ("celery_idem.visibility.ledger", "visibility"),
+    "transport": ("celery_idem.transport.scripts", "transport/lua"),
+}
 
 #: what is found → what stands there instead; each place on a line is a mutant of its own
 SWAPS = (
@@ -19,7 +25,7 @@ SWAPS = (
     (r"(?<![<>=~-])>(?!=)", ">="),
     (r"(?<![<>=~])<(?!=)", "<="),
     (r"\band\b", "or"),
-    (r"\bor\b", "and"),
+    (r"(?<!')\bor\b", "and"),
     (r"\bnot\b", "not not"),
     (r"(?<=[\w)]) \+ (?=[\w(])", " - "),
     (r"(?<=[\w)]) - (?=[\w(])", " + "),
@@ -41,6 +47,7 @@ _STATEMENT = re.compile(
 class Mutant:
     """``script`` with this line instead of the one it has."""
 
+    room: str  #: of ``ROOMS``
     script: str
     line: int  #: from 1
     was: str
@@ -52,32 +59,32 @@ class Mutant:
 
     def source(self) -> bytes:
         """The whole script."""
-        lines = source_of(self.script).split("\n")
+        lines = source_of(self.room, self.script).split("\n")
         lines[self.line - 1] = self.now
         return "\n".join(lines).encode()
 
 
-def scripts() -> list[str]:
-    """Names of the package's scripts."""
-    folder = Path(str(files(PACKAGE)))
+def scripts(room: str) -> list[str]:
+    """Names of the room's scripts."""
+    folder = Path(str(files("celery_idem"))) / ROOMS[room][1]
     return sorted(path.stem for path in folder.glob("*.lua"))
 
 
-def source_of(script: str) -> str:
+def source_of(room: str, script: str) -> str:
     """A script as it is."""
-    return files(PACKAGE).joinpath(f"{script}.lua").read_text()
+    return files("celery_idem").joinpath(f"{ROOMS[room][1]}/{script}.lua").read_text()
 
 
-def mutants(script: str) -> Iterator[Mutant]:
+def mutants(room: str, script: str) -> Iterator[Mutant]:
     """Every mutant of the script, line by line."""
-    for number, line in enumerate(source_of(script).split("\n"), 1):
+    for number, line in enumerate(source_of(room, script).split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("--"):
             continue
         seen = {line}
         for now in _changed(line):
             if now not in seen:
                 seen.add(now)
-                yield Mutant(script, number, line, now)
+                yield Mutant(room, script, number, line, now)
 
 
 def _changed(line: str) -> Iterator[str]:

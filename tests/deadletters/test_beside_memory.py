@@ -1,4 +1,4 @@
-"""The Redis store beside the one in memory: the same calls, the same letters, and no key too many."""
+"""The Redis store beside the one in memory: the same calls, the same letters, no key too many."""
 
 from __future__ import annotations
 

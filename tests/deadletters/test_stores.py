@@ -243,6 +243,15 @@ def test_history_is_bounded_and_the_oldest_goes_first(store: LetterStore) -> Non
     assert not store.note("nobody", Attempt(0, "noted"))
 
 
+def test_a_letter_that_dies_too_often_remembers_its_last_deaths(store: LetterStore) -> None:
+    for number in range(MAX_HISTORY + 2):
+        last = store.put(replace(letter(1), worker=f"w{number}"))
+        assert len(last.history) == min(number + 1, MAX_HISTORY)
+
+    assert last.times == MAX_HISTORY + 2
+    assert [it.by for it in last.history] == [f"w{n + 2}" for n in range(MAX_HISTORY)]
+
+
 def test_deleting_takes_a_letter_out_of_everything(store: LetterStore) -> None:
     kept = store.put(letter(1))
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+import redis
+
 from celery_idem.transport import scripts
 from tests.transport.lua.acting import (
     BELL,
     DEAD,
+    FRONT,
     HOUR_MS,
     LANE,
     LATER,
@@ -167,3 +171,135 @@ def test_the_status_of_a_lane_says_what_it_holds_and_how_old_it_is(client):
     assert HOUR_MS - 60_000 < due <= HOUR_MS
     client.zadd(LATER, {"b": 1})
     assert status(client)[-1] == 0
+
+
+# -- scored lanes
+
+
+def place(client, number: int, score: float, name: str, kept: str | None) -> str:
+    """One message in a scored lane, sent at this number of microseconds."""
+    id = f"{number:016d}:{name}"
+    client.zadd(f"{LANE}:z", {id: score})
+    client.hset(f"{LANE}:i", name, id)
+    if kept is not None:
+        client.hset(f"{LANE}:b", id, kept)
+    return id
+
+
+def test_the_best_of_a_scored_lane_are_held_like_all(client, alive):
+    place(client, 1_234_567_890_123_456, 2, "b", "1|2|a|b")
+    place(client, 1_234_567_890_999_999, 1, "a", "0|1.5|x")
+    last = place(client, 5, 3, "c", "0|3|z")
+    moved_on = place(client, 7, 9, "c", "0|9|again")
+
+    answer = fetch(client, "1,1")
+
+    [first, second] = client.xrange(MAIN)
+    assert first[1] == {"m": "x", "w": "0", "s": "1.5", "t": "1234567890999"}
+    assert second[1] == {"m": "a|b", "w": "1", "s": "2", "t": "1234567890123"}
+    assert answer == [
+        0,
+        *(1, "0", first[0], "0", "0", "1234567890999", "0", "x"),
+        *(1, "0", second[0], "0", "0", "1234567890123", "1", "a|b"),
+    ]
+    assert held_by(client, MAIN) == {first[0]: "me", second[0]: "me"}
+    assert client.zrange(f"{LANE}:z", 0, -1) == [last, moved_on]
+    assert client.lrange(BELL, 0, -1) == ["1"]
+
+    assert fetch(client, "1,1,1")[8::8] == ["z", "again"]
+    assert client.exists(f"{LANE}:z", f"{LANE}:b", f"{LANE}:i") == 0
+
+
+def test_a_place_without_a_message_is_let_go(client, alive):
+    place(client, 1, 1, "gone", None)
+
+    assert fetch(client, "1") == [0]
+
+    assert client.exists(f"{LANE}:z", f"{LANE}:i") == 0
+    assert client.xlen(MAIN) == 0
+
+
+def test_what_came_back_to_the_front_of_a_scored_lane_is_taken_before_its_best(client, alive):
+    place(client, 1, 1, "a", "0|1|placed")
+    waits(client, FRONT, m="back")
+
+    assert fetch(client, "1")[8::8] == ["back"]
+
+    assert client.zcard(f"{LANE}:z") == 1
+    assert client.lrange(BELL, 0, -1) == ["1"], "another one is woken for it"
+
+
+# -- edges
+
+
+def test_a_key_of_another_kind_is_an_error_and_not_an_empty_lane(client, alive):
+    client.set(MAIN, "no stream")
+
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        fetch(client)
+
+
+def test_a_lane_that_was_never_used_is_made_ready(client, alive):
+    assert fetch(client, "1,1") == [0]
+
+    assert client.xinfo_groups(MAIN)[0]["name"] == "w"
+    assert client.exists(FRONT, f"{LANE}:1", BELL) == 0
+
+
+def test_the_main_step_may_be_another_one(client, alive):
+    waits(client, f"{LANE}:3", m="main")
+    waits(client, f"{LANE}:1", m="before")
+    waits(client, f"{LANE}:9", m="after")
+
+    answer = fetch(client, "1,1,1,1", steps="f,1,3,9", main="3")
+
+    assert answer[8::8] == ["before", "main", "after"]
+    assert answer[2::8] == ["1", "3", "9"]
+    assert client.exists(MAIN, FRONT) == 0
+
+
+def test_who_takes_the_last_of_one_step_wakes_another_for_the_next_step(client, alive):
+    waits(client, MAIN)
+    waits(client, f"{LANE}:1")
+
+    fetch(client)
+
+    assert client.lrange(BELL, 0, -1) == ["1"]
+
+
+def test_all_that_is_wanted_comes_from_the_only_lane_that_has_some(client, alive):
+    for number in range(5):
+        waits(client, f"{OTHER}:0", m=str(number))
+
+    answer = fetch(client, "1,1,1", lanes=[LANE, OTHER])
+
+    assert answer[8::8] == ["0", "1", "2"]
+    assert answer[1::8] == [2, 2, 2]
+
+
+def test_a_deadline_counts_from_the_first_sending_of_what_nobody_holds(client, alive):
+    """By the oldest of every step; in a scored lane by its best."""
+    now = now_ms(client)
+    held = waits(client, MAIN, m="held", t="1")
+    assert fetch(client)[3] == held
+    waits(client, MAIN, m="a1", t=str(now - 10_000))
+    waits(client, f"{LANE}:1", m="a2", t=str(now - 30_000))
+    waits(client, f"{OTHER}:0", m="b", t=str(now - 20_000))
+    scored = "rs:{scored}"
+    id = f"{(now - 25_000) * 1000:016d}:x"
+    client.zadd(f"{scored}:z", {id: 1})
+    client.hset(f"{scored}:b", id, "0|1|c")
+    lanes, promises = [OTHER, LANE, scored], [1000, 1000, 1000]
+
+    answer = fetch(client, "1,1,1,1,1,1", lanes=lanes, promises=promises)
+
+    assert answer[8::8] == ["a1", "a2", "c", "b"]
+
+
+def test_of_what_has_no_time_of_its_own_the_id_tells_when_it_was_sent(client, alive):
+    now = now_ms(client)
+    client.xadd(MAIN, {"m": "young", "t": ""}, id=f"{now - 1000}-0")
+    client.xadd(f"{OTHER}:0", {"m": "old"}, id=f"{now - 2000}-0")
+
+    answer = fetch(client, "1,1", lanes=[LANE, OTHER], promises=[5000, 5000])
+    assert answer[8::8] == ["old", "young"]

@@ -349,3 +349,6 @@ def test_an_import_brings_what_it_says_also_of_a_letter_that_was_sent_a_moment_a
 
     assert replace(back, position=0) == replace(first, position=0)
     assert store.trail(first.id) == ()
+    store.delete(first.id)
+    again = store.put(replace(first, times=4))
+    assert (again.times, again.state) == (4, State.AGAIN)

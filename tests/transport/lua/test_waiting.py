@@ -140,6 +140,17 @@ def test_no_more_is_promoted_than_wanted(client):
     assert client.llen(BELL) == 1
 
 
+def test_what_is_wanted_is_counted_over_all_lanes_and_each_is_rung_for(client):
+    client.zadd(f"{OTHER}:d", {"0001|0|0|0|0|x": 1})
+    client.zadd(LATER, {f"000{number}|0|0|0|0|{number}": number for number in range(5)})
+    client.zadd(DUE, {OTHER: 1, LANE: 2})
+
+    assert promote(client, 3) == [3, 0]
+
+    assert (client.xlen(f"{OTHER}:0"), client.xlen(MAIN)) == (1, 2)
+    assert client.llen(f"{OTHER}:bell") == client.llen(BELL) == 1
+
+
 def test_a_due_message_of_a_scored_lane_gets_its_place(client):
     bodies = ['{"headers": {"id": "x"}}', '{"headers": {"id": "x"}}', "no json", '{"headers": 1}']
     client.set(f"{LANE}:scored", "2")
@@ -151,6 +162,7 @@ def test_a_due_message_of_a_scored_lane_gets_its_place(client):
 
     kept = client.hgetall(f"{LANE}:b")
     assert sorted(kept.values()) == sorted(f"1|1.5|{body}" for body in bodies)
+    assert client.zcard(f"{LANE}:z") == 4
     names = client.hgetall(f"{LANE}:i")
     assert sorted(names) == ["unnamed", "x"]
     for place, score in client.zrange(f"{LANE}:z", 0, -1, withscores=True):

@@ -11,7 +11,7 @@ from celery.worker import state
 from celery_idem import signals
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import IdemError
-from celery_idem.core.record import Claim, Ending, Lease
+from celery_idem.core.record import Claim, Claimed, ClaimRequest, Ending, Lease, State
 from celery_idem.delivery import Delivery, attempt_of, record_key
 from celery_idem.ending import EndingRequest, error_of
 from celery_idem.guard import new_owner
@@ -84,6 +84,8 @@ class IdempotentRequest(EndingRequest):
         if terminated:  # by revoke(terminate=True): Celery acks now, and reports the death later
             self._free_after_death(Ending.RELEASE)
         super()._announce_revoked(reason, terminated, signum, expired)
+        if not terminated:
+            self._end_its_wait()
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         if not soft:
@@ -128,6 +130,36 @@ class IdempotentRequest(EndingRequest):
         lease, pid = self._drop(), self._pid()
         if lease is not None and pid is not None:
             self._keeper.when_gone(pid, lambda: self._release(lease, ending))
+
+    def _end_its_wait(self) -> None:
+        """A retry that is revoked or expired is not run, and its key waits for nobody: it is taken
+        as the retry would take it, and given back."""
+        lease, task = self._idem_lease, self.task
+        if lease is None or not lease.attempt:
+            return
+        try:
+            record = self._keeper.store.get(lease.key)
+            if record is None or record.state is not State.WAITING:
+                return
+            if record.task_id != lease.task_id:
+                return
+            outcome = self._keeper.store.claim(
+                ClaimRequest(
+                    key=lease.key,
+                    owner=lease.owner,
+                    lease_ms=lease.lease_ms,
+                    retention_ms=lease.retention_ms,
+                    fingerprint=record.fingerprint,
+                    task_id=lease.task_id,
+                    attempt=lease.attempt,
+                    max_crashes=task._terms.max_crashes,  # type: ignore[attr-defined]
+                )
+            )
+        except IdemError as error:
+            logger.warning("a key is left to wait for a retry that is gone: %s", error)
+            return
+        if isinstance(outcome, Claimed):
+            self._release(lease, Ending.RELEASE)
 
     def comes_back_after_timeout(self) -> bool:
         """What hangs is counted like what crashes: at ``max_crashes`` it is the end (C25)."""

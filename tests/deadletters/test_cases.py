@@ -174,8 +174,20 @@ def test_a_task_that_is_revoked_between_two_attempts_is_not_tried_again(stage: S
 
     assert stage.effects.count("start:between") == 1
     assert stage.effects.count("between") == 0
+    _is_free(stage, "between")
     again = stage.tasks.later.delay("between", 5)
     assert again.get(timeout=DEADLINE_S) == "between"
+
+
+def test_the_key_of_a_retry_that_expires_is_free(stage: Stage) -> None:
+    """It would wait for its retry for two leases more than the retry's delay."""
+    stage.start_worker()
+
+    sent = stage.tasks.later.apply_async(("expiring", 2), expires=1)
+
+    _is_revoked(stage, sent)
+    assert stage.effects.count("start:expiring") == 1
+    _is_free(stage, "expiring")
 
 
 def test_the_key_of_a_revoked_task_is_free(stage: Stage) -> None:
@@ -191,6 +203,16 @@ def test_the_key_of_a_revoked_task_is_free(stage: Stage) -> None:
     record = stage.record("letters.good:good:free")
     assert record is not None
     assert record.state is State.DONE
+
+
+def _is_free(stage: Stage, name: str) -> None:
+    """Not only held until some time: a record that waits says so until somebody claims it."""
+
+    def free() -> bool:
+        record = stage.record(f"pills.later:later:{name}")
+        return record is not None and record.state is State.FREE
+
+    wait_until(free, 30, "a free key")
 
 
 def _is_revoked(stage: Stage, result: Any) -> None:

@@ -288,7 +288,8 @@ class Run:
     # --- other endings -------------------------------------------------------------------
 
     def _rejected(self, holding: Holding, reject: Any) -> NoReturn:
-        self._give_back(holding, Ending.RELEASE if reject.requeue else Ending.FAILURE)
+        if not self._give_back(holding, Ending.RELEASE if reject.requeue else Ending.FAILURE):
+            self._yield_to_the_holder(holding)
         if not reject.requeue or self.request.is_eager:
             raise reject
         requeue_later(self.task, self.delivery, reject, self.terms.max_requeues)

@@ -190,6 +190,15 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
         setattr(self.request, RETRY, published)  # throw=False: the body goes on
         return published
 
+    def replace(self, sig: Any) -> Any:
+        """Celery's, and: only the holder of the key may publish what replaces its task.
+
+        Raises :class:`LeaseLost` when somebody else has the key.
+        """
+        if self._holding is not None and not self.request.is_eager:
+            self._holding.check()
+        return super().replace(sig)
+
     def signature_from_request(
         self, request: Any = None, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
     ) -> Any:

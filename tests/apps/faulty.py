@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from celery import Celery
+from celery.exceptions import Reject
 
 from celery_idem import AlreadyProcessed, IdempotentTask, InProgress, idempotent, signals
 from tests.support.effects import Effects
@@ -80,6 +81,22 @@ def book(self: Any, name: str, gate: str) -> str:
         ).rowcount
     effects.bump(f"write:{name}", accepted=accepted, fence=self.fence, lost=self.lease_lost)
     return f"{name} by {os.getpid()}"
+
+
+@app.task(base=IdempotentTask, name="faulty.leaves", bind=True, idem_key="leaves:{name}")
+def leaves(self: Any, name: str, gate: str, how: str) -> Any:
+    """As ``work``, and its first start ends in another way than with a result."""
+    effects = Effects.from_env()
+    effects.bump(f"start:{name}")
+    number = effects.count(f"start:{name}")
+    _until(f"{gate}-{number}")
+    if number > 1:
+        return f"{name} by {os.getpid()}"
+    if how == "fails":
+        raise ValueError("too late")
+    if how == "rejects":
+        raise Reject("too late", requeue=False)
+    return self.replace(app.signature("faulty.work", args=("replacement",)))
 
 
 @app.task(base=IdempotentTask, name="faulty.holds_gil", bind=True, idem_key="gil:{name}")

@@ -108,6 +108,31 @@ def wait_settled(tasks: Any) -> None:
         )
 
 
+@pytest.mark.parametrize("how", ["fails", "rejects", "replaces"])
+def test_a_woken_owner_tells_nobody_how_it_ended(
+    load: Any, two_workers: Any, effects: Effects, gate: Any, how: str
+) -> None:
+    """No failure over its successor's result, no letter of work that is done, no replacement."""
+    tasks = load(SHORT)
+    workers = two_workers()
+    result = tasks.leaves.delay("late", str(gate()), how)
+    effects.wait_count("start:late", 1)
+    old, _ = holder_of(workers, effects, "late")
+
+    old.stop_tree()
+    effects.wait_count("start:late", 2, DEADLINE_S)
+    gate(2).touch()
+    done = result.get(timeout=DEADLINE_S)
+    gate(1).touch()
+    old.cont_tree()
+    old.wait_log(rf"{result.id}\] ignored", DEADLINE_S)
+
+    kept = tasks.app.backend.get_task_meta(result.id, cache=False)
+    assert (kept["status"], kept["result"]) == ("SUCCESS", done)
+    assert "dead letter" not in old.log_text()
+    assert effects.keys() == ["start:late", "start:late"]
+
+
 def test_a_busy_python_loop_keeps_its_lease(load: Any, two_workers: Any, effects: Effects) -> None:
     """C59 (a)."""
     tasks = load(idem=SHORT)

@@ -30,6 +30,7 @@ class IdempotentRequest(EndingRequest):
         self._idem_lease = self._make_lease(message)
         self._held: Lease | None = None
         self._comes_back: bool | None = None
+        self._being_cancelled = False
 
     def _make_lease(self, message: Any) -> Lease | None:
         task: Any = self.task
@@ -56,11 +57,22 @@ class IdempotentRequest(EndingRequest):
 
     def acknowledge(self) -> None:
         self._drop()
+        if self._is_cancelled:
+            return  # a green thread that was killed counts as a success: its message comes back
         super().acknowledge()
 
     def reject(self, requeue: bool = False) -> None:
         self._drop()
         super().reject(requeue)
+
+    def cancel(self, *args: Any, **kwargs: Any) -> None:
+        """A pool that can't end a task lets it go on. Celery's error for that would stop a cold
+        shutdown half-way, and in the solo pool be the task's own: the handler runs in its body."""
+        self._being_cancelled = bool(self.time_start)
+        try:
+            super().cancel(*args, **kwargs)
+        except NotImplementedError:
+            self._being_cancelled = False
 
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
@@ -226,7 +238,7 @@ class IdempotentRequest(EndingRequest):
 
     @property
     def _is_cancelled(self) -> bool:
-        return bool(getattr(self, "_already_cancelled", False))
+        return self._being_cancelled or bool(getattr(self, "_already_cancelled", False))
 
     def _pid(self) -> int | None:
         pid: Any = self.worker_pid

@@ -184,6 +184,44 @@ def test_a_worker_that_is_stopped_in_a_hurry_gives_its_key_back(
     assert (record.releases, record.failures, record.crashes) == (1, 0, 0)
 
 
+@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+def test_a_green_thread_that_ends_with_its_worker_has_not_succeeded(
+    load: Any, start_worker: Any, effects: Effects, gate: Any, pool: str
+) -> None:
+    """Celery's pools report it as a success, and it would be acked: lost."""
+    tasks = load()
+    worker = start_worker(APP, pool=pool)
+    result = tasks.work.delay("green", str(gate()))
+    effects.wait_count("start:green", 1)
+
+    worker.quit()
+    worker.wait_exit()
+    start_worker(APP)
+    effects.wait_count("start:green", 2, DEADLINE_S)
+    gate(2).touch()
+
+    assert result.get(timeout=DEADLINE_S).startswith("green by")
+    assert effects.count("green") == 1
+
+
+def test_a_solo_worker_that_is_stopped_in_a_hurry_ends_its_job_first(
+    load: Any, start_worker: Any, effects: Effects, gate: Any
+) -> None:
+    """Celery's handler runs in the body there, and its error would be the job's failure."""
+    tasks = load()
+    worker = start_worker(APP, pool="solo")
+    result = tasks.work.delay("solo", str(gate()))
+    effects.wait_count("start:solo", 1)
+
+    worker.quit()
+    worker.wait_log("Cold shutdown")
+    gate(1).touch()
+    worker.wait_exit()
+
+    assert result.get(timeout=DEADLINE_S).startswith("solo by")
+    assert effects.count("start:solo") == 1
+
+
 @pytest.mark.parametrize("scheme", ["redis", "redis-streams"])
 def test_a_signal_to_the_whole_group_is_no_crash_of_its_jobs(
     load: Any, start_worker: Any, effects: Effects, gate: Any, redis_server: Any, scheme: str

@@ -100,6 +100,29 @@ class LeasesFirst(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         """At every start of the consumer, before it consumes."""
         binding_of(consumer.app).keeper.renew_now()
+        _restore_prefetch_in_the_loop(consumer)
+
+
+def _restore_prefetch_in_the_loop(consumer: Any) -> None:
+    """After a lost connection, only the consumer's loop reads the new one.
+
+    Celery raises the prefetch again at each ack (``consumer.py:
+    _restore_prefetch_count_after_connection_restart``), in green pools and threads by a job that
+    has ended, which waits for RabbitMQ's answer beside the loop. Whichever of the two reads a
+    message then waits for room in the pool; in a full one of gevent's, for ever. The loop itself
+    asks for what is not as it should be.
+    """
+    restore = type(consumer)._restore_prefetch_count_after_connection_restart
+
+    def later(*args: Any) -> None:
+        qos = consumer.qos
+        qos.set = lambda count: count  # ``prev`` stays behind, and the loop looks at that
+        try:
+            restore(consumer, *args)
+        finally:
+            vars(qos).pop("set", None)
+
+    consumer._restore_prefetch_count_after_connection_restart = later
 
 
 def _look_for_dead_children(worker: Any) -> None:

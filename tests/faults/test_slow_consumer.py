@@ -48,7 +48,7 @@ def wait_all_acked(node: RabbitNode, queue: str) -> None:
 
 @pytest.mark.parametrize(
     ("pool", "concurrency"),
-    [("prefork", 1), ("prefork", 2), ("threads", 2)],
+    [("prefork", 1), ("prefork", 2), ("threads", 2), ("gevent", 2)],
 )
 def test_a_run_longer_than_the_consumer_timeout_is_one_run_and_its_worker_goes_on(
     impatient: RabbitNode,

@@ -100,7 +100,8 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # a result asks its backend to unsubscribe when it is collected: in whatever test runs then, and
     # without end when the server of its own test is gone
-    del AsyncResult.__del__
+    if hasattr(AsyncResult, "__del__"):  # mutmut begins several sessions in one process
+        del AsyncResult.__del__
     config.stash[_mark] = leftovers.mark_session()
 
 

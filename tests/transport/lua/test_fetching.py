@@ -59,6 +59,12 @@ def test_the_front_goes_first_and_the_steps_in_their_order(client, alive):
     assert fetch(client, "1,1,1")[8::8] == ["f", "0", "1"]
 
 
+def test_what_is_at_the_front_of_a_lane_without_any_stream_is_taken(client, alive):
+    waits(client, FRONT, m="back")
+
+    assert fetch(client)[8::8] == ["back"]
+
+
 def test_who_leaves_something_wakes_the_next_one_once(client, alive):
     for _ in range(4):
         waits(client, MAIN)
@@ -103,6 +109,13 @@ def test_poison_and_what_is_no_message_is_set_aside_and_the_next_ones_come(clien
     ]
     assert held_by(client, MAIN) == {good: "me"}
     assert client.xlen(MAIN) == 1
+
+
+@pytest.mark.parametrize(("most", "taken"), [(0, 1), (1, 0), (2, 1)])
+def test_so_many_deliveries_and_no_more_or_any_number(most, taken, client, alive):
+    waits(client, MAIN, n="1")
+
+    assert len(fetch(client, most=most)[8::8]) == taken
 
 
 def test_what_a_lane_does_not_use_goes_to_the_others_in_their_shares(client, alive):

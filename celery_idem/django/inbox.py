@@ -25,6 +25,9 @@ BUSY_RETRY_S = 1.0
 _WRITES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "TRUNCATE", "CREATE", "DROP", "ALTER")
 #: What the databases say when the other run kept its lock for too long.
 _LOCKED = ("locked", "lock timeout", "lock wait timeout", "deadlock")
+#: The same in PostgreSQL's codes, which are in no language: lock timeout, deadlock, and what a
+#: strict isolation says when the other run has committed meanwhile.
+_LOCKED_CODES = ("55P03", "40P01", "40001")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +87,11 @@ def _earlier(step: InboxStep, claim: Claim) -> bytes | None:
         if _insert(connection, step, claim):
             return None
     except OperationalError as error:
-        if not any(sign in str(error).lower() for sign in _LOCKED):
+        if not _is_busy(error):
             raise
         raise StepBusy(
-            f"step {step.name!r}: another run of {claim.key!r} is inside it ({error})", BUSY_RETRY_S
+            f"step {step.name!r}: another run of {claim.key!r} is, or was, inside it ({error})",
+            BUSY_RETRY_S,
         ) from error
     digest = digest_of(claim.key, step.name)
     now_ms = _clock_ms(connection)
@@ -102,6 +106,12 @@ def _earlier(step: InboxStep, claim: Claim) -> bytes | None:
         return None
     rows.update(expires_ms=expires_ms)
     return bytes(entry.value)
+
+
+def _is_busy(error: OperationalError) -> bool:
+    if getattr(error.__cause__, "sqlstate", None) in _LOCKED_CODES:
+        return True
+    return any(sign in str(error).lower() for sign in _LOCKED)
 
 
 def _insert(connection: Any, step: InboxStep, claim: Claim) -> bool:

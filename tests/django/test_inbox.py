@@ -12,7 +12,7 @@ from django.db import connections, transaction
 
 from celery_idem import IdempotentTask, StepMisused
 from celery_idem.binding import binding_of
-from celery_idem.core.errors import StepError
+from celery_idem.core.errors import StepBusy, StepError
 from celery_idem.stores.memory import MemoryStore
 from tests.django import databases
 from tests.django.databases import ALL
@@ -292,11 +292,36 @@ def test_two_runs_at_once_have_the_effect_once(job: Any, database: str) -> None:
     """Two holders, of which one has lost its lease: the second waits for the first at the entry."""
     if database == "sqlite":
         return  # one writer: nobody is ever inside beside another
+    assert two_runs_at_once(database) == ["first", "first"]
+    assert effects(database) == ["a"]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE_READ", "SERIALIZABLE"])
+def test_under_a_strict_isolation_the_second_run_comes_back(
+    database: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL refuses it there, and its work is no failure: the first has done it."""
+    if database != "postgres":
+        return
+    from psycopg import IsolationLevel
+
+    options = connections[database].settings_dict["OPTIONS"]
+    monkeypatch.setitem(options, "isolation_level", IsolationLevel[level])
+
+    first, second = two_runs_at_once(database)
+
+    assert first == "first"
+    assert isinstance(second, StepBusy)
+    assert effects(database) == ["a"]
+
+
+def two_runs_at_once(database: str) -> list[Any]:
+    """What the two of them got: the second begins while the first is inside the step."""
     from celery_idem.core.record import Claim
     from celery_idem.django.inbox import InboxStep, run_step
 
     inside, go_on = threading.Event(), threading.Event()
-    got: list[Any] = []
+    got: dict[int, Any] = {}
 
     def step(call: Callable[[], Any]) -> InboxStep:
         return InboxStep(
@@ -318,7 +343,9 @@ def test_two_runs_at_once_have_the_effect_once(job: Any, database: str) -> None:
 
     def run(call: Callable[[], Any], fence: int) -> None:
         try:
-            got.append(run_step(step(call), Claim("k", f"w{fence}", fence, 30_000, 3_600_000)))
+            got[fence] = run_step(step(call), Claim("k", f"w{fence}", fence, 30_000, 3_600_000))
+        except StepBusy as busy:
+            got[fence] = busy
         finally:
             connections.close_all()
 
@@ -331,9 +358,7 @@ def test_two_runs_at_once_have_the_effect_once(job: Any, database: str) -> None:
     go_on.set()
     first.join(60)
     second.join(60)
-
-    assert got == ["first", "first"]
-    assert effects(database) == ["a"]
+    return [got[1], got[2]]
 
 
 def test_misuse_is_one_family_of_errors(database: str) -> None:

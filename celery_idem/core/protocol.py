@@ -14,7 +14,8 @@ The rules, in the order in which a claim looks at them:
 3. Done is looked at **before** poison and revocation: a finished task that is redelivered ten
    times because its ack was lost is done, not poison.
 4. Revoked keys are not run.
-5. A running claim is **held** until its lease is over by the store's clock. Three exceptions: its
+5. A running claim is **held** until its lease is over by the store's clock (if that went back, the
+   lease begins anew). Three exceptions: its
    own owner asks again (the reply to its first claim was lost); a newer attempt of the same task
    id asks, and the key never crashed (then it is the holder that published it, and so has given
    up; after a crash it may have been the one that crashed, and the holder is at work); the lease
@@ -71,6 +72,7 @@ def claim(record: Record | None, request: ClaimRequest, now_us: int) -> tuple[Re
         return again, Claimed(_claim_of(again), again.steps, again.crashes, again.runs)
     if seen.state is State.RUNNING and not _has_given_up(seen, request, same_task):
         if seen.lease_until_ms > now_ms:
+            seen = _by_this_clock(seen, now_ms)
             return seen, Held(seen.lease_until_ms - now_ms, False, seen.task_id)
         crashed = True
         seen = _crashed(seen)
@@ -277,6 +279,15 @@ def _renewed(record: Record, lease_ms: int, retention_ms: int, now_ms: int) -> R
         retention_ms=retention_ms,
         expires_ms=now_ms + max(retention_ms, lease_ms),
     )
+
+
+def _by_this_clock(record: Record, now_ms: int) -> Record:
+    """A lease with more to run than its own length was given by a clock that has gone back: it
+    begins anew, or a dead holder would keep the key for as long as the clock was ahead."""
+    longest_ms = now_ms + record.lease_ms
+    if record.lease_until_ms <= longest_ms:
+        return record
+    return replace(record, lease_until_ms=longest_ms)
 
 
 def _claim_of(record: Record) -> Claim:

@@ -235,3 +235,25 @@ def test_every_record_that_a_claim_writes_will_expire(record, request_, now_us):
 
     if isinstance(outcome, (Claimed, Poison)):
         assert after.expires_ms > now_us // 1000
+
+
+def test_a_lease_longer_than_its_own_length_is_of_a_clock_that_went_back_and_begins_anew():
+    record, outcome = protocol.claim(
+        seen(lease_until_ms=NOW_MS + 30_001),
+        ask(owner="else", task_id="t2", fingerprint=""),
+        NOW_US,
+    )
+
+    assert outcome == Held(30_000, False, "t1")
+    assert record == seen(lease_until_ms=NOW_MS + 30_000)
+
+
+def test_a_lease_of_its_whole_length_is_left_as_it_is():
+    longest = seen(lease_until_ms=NOW_MS + 30_000)
+
+    record, outcome = protocol.claim(
+        longest, ask(owner="else", task_id="t2", fingerprint=""), NOW_US
+    )
+
+    assert outcome == Held(30_000, False, "t1")
+    assert record is longest

@@ -9,7 +9,7 @@
 local key, owner, lease, retention = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local print_, task, attempt = ARGV[4], ARGV[5], tonumber(ARGV[6])
 local r = redis.call('HMGET', key, 'st', 'ow', 'fe', 'lu', 'fp', 'id', 'at', 'cr', 'rv', 'ns',
-                     'a:' .. task, 'rn')
+                     'a:' .. task, 'rn', 'lm')
 local t = redis.call('TIME')
 local now_us = tonumber(t[1]) * 1000000 + tonumber(t[2])
 local now = math.floor(now_us / 1000)
@@ -54,7 +54,14 @@ if state == 'r' and r[2] == owner then
   return granted(fence, 0)
 end
 if state == 'r' and not (same and attempt > seen_attempt and crashes == 0) then
-  if until_ > now then return {'H', until_ - now, 0, seen_task} end
+  if until_ > now then
+    local longest = now + tonumber(r[13] or lease)
+    if until_ > longest then -- given by a clock that has gone back: it begins anew
+      until_ = longest
+      redis.call('HSET', key, 'lu', string.format('%.0f', until_))
+    end
+    return {'H', until_ - now, 0, seen_task}
+  end
   crashed = 1
   crashes = crashes + 1
 end

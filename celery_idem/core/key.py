@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import json
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ _UNSTABLE_NAMES = {
     "uuid": {"uuid1", "uuid4", "uuid6", "uuid7"},
     "datetime": {"now", "utcnow", "today"},
     "os": {"urandom", "getpid"},
+}
+#: Functions that name another module as theirs, or none.
+_WRITTEN_IN_C = {
+    "os": _UNSTABLE_NAMES["os"],
+    "random": {"random", "getrandbits"},
 }
 
 
@@ -341,9 +347,11 @@ def _unstable(name: str, value: Any, names: set[str]) -> list[str]:
         return [f"{root}.{n}" for n in names & _UNSTABLE_NAMES.get(root, set())]
     if value is datetime or value is date:
         return [f"datetime.{n}" for n in names & _UNSTABLE_NAMES["datetime"]]
+    for root, allowed in _WRITTEN_IN_C.items():
+        for known in allowed:
+            if value is not None and value is getattr(sys.modules.get(root), known, None):
+                return [f"{root}.{known}"]
     module = getattr(value, "__module__", None)
-    if module is None and isinstance(getattr(value, "__self__", None), types.ModuleType):
-        module = value.__self__.__name__
     if module in _UNSTABLE_MODULES and callable(value):
         return [f"{module}.{name}"]
     if module in _UNSTABLE_NAMES and name in _UNSTABLE_NAMES[module]:

@@ -57,6 +57,10 @@ def test_the_front_goes_first_and_the_steps_in_their_order(client, alive):
         waits(client, f"{LANE}:{step}", m=step)
 
     assert fetch(client, "1,1,1")[8::8] == ["f", "0", "1"]
+    waits(client, FRONT, m="f")
+    for _ in range(4):
+        waits(client, MAIN)
+    assert len(fetch(client, "1,1,1")[8::8]) == 3
 
 
 def test_what_is_at_the_front_of_a_lane_without_any_stream_is_taken(client, alive):
@@ -219,7 +223,7 @@ def test_the_best_of_a_scored_lane_are_held_like_all(client, alive):
     assert client.zrange(f"{LANE}:z", 0, -1) == [last, moved_on]
     assert client.lrange(BELL, 0, -1) == ["1"]
 
-    assert fetch(client, "1,1,1")[8::8] == ["z", "again"]
+    assert fetch(client, "1,1,1", steps="f,0")[8::8] == ["z", "again"]
     assert client.exists(f"{LANE}:z", f"{LANE}:b", f"{LANE}:i") == 0
 
 
@@ -240,6 +244,11 @@ def test_what_came_back_to_the_front_of_a_scored_lane_is_taken_before_its_best(c
 
     assert client.zcard(f"{LANE}:z") == 1
     assert client.lrange(BELL, 0, -1) == ["1"], "another one is woken for it"
+    waits(client, FRONT, m="back")
+    for number in (2, 3):
+        place(client, number, number, f"a{number}", "0|1|placed")
+    assert fetch(client, "1,1")[8::8] == ["back", "placed"]
+    assert client.zcard(f"{LANE}:z") == 2
 
 
 # -- edges

@@ -124,6 +124,22 @@ def test_after_an_outage_living_holders_get_time_to_come_back(client, runner):
     assert ledger.tick(client, []) == ([], [])
 
 
+def test_leases_go_back_with_the_servers_clock(client, runner):
+    """What the clock wrote an hour ahead of now: of the dead, and of who lives."""
+    ledger = Ledger(Times(lease_s=0.9))
+    ledger.tick(client, [])
+    for holder in ("dead", "living"):
+        ledger.hold(runner, holder, f"t-{holder}", "r")
+        client.zincrby(ledger.holders, 3_600_000, holder)
+    ahead = server_ms(client) + 3_600_000
+    client.hset(ledger.pulse, mapping={"at": ahead, "grace": ahead})
+
+    lost, expired = ledger.tick(client, ["living"])
+
+    assert (lost, expired) == ([], []), "who lives gets time to say so"
+    wait_until(lambda: ledger.tick(client, ["living"]) == ([], ["dead"]))
+
+
 def grace_end(client: redis.Redis, ledger: Ledger) -> int:
     return int(client.hget(ledger.pulse, "grace") or 0)
 

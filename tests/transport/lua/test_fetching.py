@@ -136,6 +136,25 @@ def test_what_a_lane_does_not_use_goes_to_the_others_in_their_shares(client, ali
     assert fetch(client, "2", lanes=[LANE, OTHER])[8::8] == []
 
 
+def test_no_more_is_taken_than_wanted_where_one_lane_is_empty(client, alive):
+    lanes = [LANE, OTHER, "rs:{third}"]
+    for lane in lanes[1:]:
+        for _ in range(4):
+            waits(client, f"{lane}:0")
+
+    assert fetch(client, "1,2,3", lanes=lanes)[1::8] == [2, 3, 2]
+
+
+def test_lanes_that_nobody_picked_give_what_the_picked_ones_lack(client, alive):
+    lanes = [LANE, OTHER, "rs:{third}"]
+    waits(client, MAIN)
+    for _ in range(4):
+        waits(client, "rs:{third}:0")
+
+    assert fetch(client, "2,2", lanes=lanes)[1::8] == [1, 3]
+    assert fetch(client, "2", lanes=lanes)[1::8] == [3]
+
+
 def test_in_deadline_order_the_message_that_is_due_first_is_taken(client, alive):
     now = now_ms(client)
     waits(client, MAIN, m="new", t=str(now - 1000))

@@ -166,6 +166,18 @@ def test_what_holds_no_message_is_set_aside_and_counts(client):
     assert client.xlen(MAIN) == 0
 
 
+@pytest.mark.parametrize("waiting", ["scored", "delayed"])
+def test_what_is_set_aside_counts_among_what_may_be_moved(waiting, client):
+    client.xadd(MAIN, {"x": "y"})
+    for number in range(3):
+        if waiting == "scored":
+            client.zadd(f"{LANE}:z", {f"{number:016d}:a{number}": number})
+        else:
+            client.zadd(LATER, {f"0{number}|3|0|0|0|body": number})
+
+    assert roll_back(client, 2) == [1, 1]
+
+
 def test_scored_and_delayed_messages_go_back_in_their_order(client):
     for number, (name, score) in enumerate((("a", 3), ("b", 1), ("c", 2))):
         id = f"{number:016d}:{name}"

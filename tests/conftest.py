@@ -18,7 +18,7 @@ from celery.result import AsyncResult
 from hypothesis import HealthCheck, settings
 
 from tests.support import leftovers
-from tests.support.apps import apps_forgotten
+from tests.support.apps import apps_forgotten, current_app_kept
 from tests.support.clock import ClockSkew, missing_for_clock_skew
 from tests.support.effects import ENV as EFFECTS_ENV
 from tests.support.effects import Effects
@@ -61,6 +61,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name, missing in MISSING.items():
         if item.get_closest_marker(name) and (reason := missing()):
             pytest.skip(reason)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    with current_app_kept():
+        yield
 
 
 @pytest.hookimpl(trylast=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import django
 import pytest
-from celery import Celery, current_app
+from celery import Celery, _state, current_app
 from celery.loaders.app import AppLoader
 from django.db import connections
 
@@ -21,9 +22,19 @@ from celery_idem.django.store import DjangoStore
 from tests.conformance.asking import ask
 from tests.django import databases
 from tests.django.databases import POSTGRES, as_default
+from tests.support.apps import current_app_kept
 
 #: Django can be told how SQLite's transactions begin.
 TOLD_HOW_TO_BEGIN = django.VERSION >= (5, 1)
+
+
+@pytest.fixture(autouse=True)
+def nobodys_app() -> Iterator[None]:
+    """The current app is the one that Celery makes up where a project has none."""
+    with current_app_kept():
+        _state._set_current_app(None)
+        _state.set_default_app(None)
+        yield
 
 
 @pytest.fixture

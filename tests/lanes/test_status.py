@@ -195,5 +195,5 @@ def test_a_broker_that_refuses_to_answer_is_not_an_empty_queue(
     url = redis_server.url().replace("redis://", f"{scheme}://bob:word@", 1)
 
     refusal = pytest.raises(IdemError, match=r"tells nothing of queue 'low'.* no permissions")
-    with Celery(broker=url).connection_for_read() as connection, refusal:
+    with Celery(broker=url, set_as_current=False).connection_for_read() as connection, refusal:
         queue_state(connection, "low")

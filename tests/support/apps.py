@@ -10,16 +10,29 @@ from celery import _state
 
 
 @contextmanager
-def apps_forgotten() -> Iterator[None]:
-    """What is loaded inside the block is not the current app after it, and its tasks are not
-    registered with apps that come later."""
+def current_app_kept() -> Iterator[None]:
+    """Which app is the current one, and the default one, is after the block what it was before:
+    Celery makes every new app the current one, and under Django also the default."""
     state: Any = _state
-    current, finalizers = state._tls.current_app, set(state._on_app_finalizers)
+    current, default = state._tls.current_app, state.default_app
     try:
         yield
     finally:
         state._set_current_app(current)
-        state._on_app_finalizers.intersection_update(finalizers)
+        state.set_default_app(default)
+
+
+@contextmanager
+def apps_forgotten() -> Iterator[None]:
+    """What is loaded inside the block is not the current app after it, and its tasks are not
+    registered with apps that come later."""
+    state: Any = _state
+    finalizers = set(state._on_app_finalizers)
+    with current_app_kept():
+        try:
+            yield
+        finally:
+            state._on_app_finalizers.intersection_update(finalizers)
 
 
 @contextmanager

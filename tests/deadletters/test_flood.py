@@ -135,8 +135,9 @@ def count(stage: Stage) -> int:
 
 
 def inspected(stage: Stage, worker: Any, command: str) -> Any:
-    inspect = stage.tasks.app.control.inspect([worker.hostname], timeout=20, limit=1)
-    return (inspect._request(command) or {}).get(worker.hostname)
+    inspect = stage.tasks.app.control.inspect([worker.hostname], timeout=3, limit=1)
+    said = wait_until(lambda: inspect._request(command), what=f"an answer to {command}")
+    return said.get(worker.hostname)
 
 
 def floods(stage: Stage, *words: str, says: str) -> None:

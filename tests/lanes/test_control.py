@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.lanes.conftest import LaneRun
+from tests.support.waiting import wait_until
 from tests.support.workers import Worker
 
 pytestmark = [
@@ -16,18 +17,25 @@ pytestmark = [
 ]
 
 
+#: A worker says that it is ready a moment before it hears a broadcast: it may be asked again.
+PATIENT: dict[str, Any] = {"reply": True, "timeout": 3, "limit": 1}
+
+
 def tell(lanes: LaneRun, worker: Worker, command: str, **arguments: Any) -> dict[str, str]:
     assert lanes.module is not None
-    replies = lanes.module.app.control.broadcast(
-        command, arguments=arguments, destination=[worker.hostname], reply=True, timeout=20, limit=1
+    control, to = lanes.module.app.control, [worker.hostname]
+    replies = wait_until(
+        lambda: control.broadcast(command, arguments=arguments, destination=to, **PATIENT),
+        what=f"an answer to {command}",
     )
     return dict(replies[0][worker.hostname])
 
 
 def report(lanes: LaneRun, worker: Worker) -> dict[str, Any]:
     assert lanes.module is not None
-    inspect = lanes.module.app.control.inspect([worker.hostname], timeout=20, limit=1)
-    return dict(inspect._request("lanes")[worker.hostname])
+    inspect = lanes.module.app.control.inspect([worker.hostname], timeout=3, limit=1)
+    said = wait_until(lambda: inspect._request("lanes"), what="an answer to lanes")
+    return dict(said[worker.hostname])
 
 
 def test_another_weight_divides_from_then_on(lanes: LaneRun) -> None:
@@ -106,9 +114,11 @@ def test_a_worker_with_lanes_tells_its_settings_and_statistics(lanes: LaneRun) -
     lanes.configure()
     worker = lanes.worker()
     assert lanes.module is not None
-    inspect = lanes.module.app.control.inspect([worker.hostname], timeout=20, limit=1)
+    inspect = lanes.module.app.control.inspect([worker.hostname], timeout=3, limit=1)
 
-    assert inspect.stats()[worker.hostname]["pool"]
+    stats = wait_until(inspect.stats, what="an answer")
+
+    assert stats[worker.hostname]["pool"]
     assert inspect.conf()[worker.hostname]
 
 

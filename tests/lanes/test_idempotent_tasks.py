@@ -12,6 +12,7 @@ import pytest
 
 from celery_idem.core.errors import ConfigError
 from tests.support.effects import Effects
+from tests.support.waiting import wait_until
 from tests.support.workers import ROOT, Worker
 
 APP = "tests.apps.lanes_idem:app"
@@ -89,8 +90,8 @@ def test_queues_for_replies_are_no_lanes(
     start_worker(APP, queues=LANES, concurrency=1)  # so that the next has whom to ask at its start
     worker = start_worker(APP, queues=LANES, concurrency=1, mingle=True)
 
-    inspect = module.app.control.inspect([worker.hostname], timeout=20, limit=1)
-    said = inspect._request("lanes")[worker.hostname]
+    inspect = module.app.control.inspect([worker.hostname], timeout=3, limit=1)
+    said = wait_until(lambda: inspect._request("lanes"), what="an answer")[worker.hostname]
 
     assert list(said["lanes"]) == LANES
     assert "is no lane" not in worker.log_text()

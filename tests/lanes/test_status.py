@@ -72,9 +72,16 @@ def cell(text: str, lane: str, column: str) -> str:
 def tell(lanes: LaneRun, *workers: Worker, command: str, **arguments: Any) -> None:
     assert lanes.module is not None
     names = [worker.hostname for worker in workers]
-    replies = lanes.module.app.control.broadcast(
-        command, arguments, names, reply=True, timeout=20, limit=len(names)
-    )
+    control = lanes.module.app.control
+    replies: list[Any] = []
+
+    def all_answered() -> bool:  # one that is ready may hear it a moment later only
+        replies[:] = control.broadcast(
+            command, arguments, names, reply=True, timeout=3, limit=len(names)
+        )
+        return len(replies) == len(names)
+
+    wait_until(all_answered, what=f"{len(names)} answers to {command}")
     assert all("ok" in answer for reply in replies for answer in reply.values()), replies
 
 

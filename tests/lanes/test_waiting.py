@@ -137,10 +137,11 @@ def test_c31_delayed_messages_of_a_killed_worker_are_run_by_the_next(lanes: Lane
     due = datetime.now(timezone.utc) + timedelta(seconds=20)
     lanes.send("low", 40, eta=due)
     worker = lanes.worker(concurrency=1)
-    inspect = module.app.control.inspect([worker.hostname], timeout=20, limit=1)
+    inspect = module.app.control.inspect([worker.hostname], timeout=3, limit=1)
 
     def held() -> bool:
-        return bool(inspect._request("lanes")[worker.hostname]["lanes"]["low"]["delayed"] >= 10)
+        said = inspect._request("lanes") or {}
+        return worker.hostname in said and said[worker.hostname]["lanes"]["low"]["delayed"] >= 10
 
     wait_until(held, 15, "ten delayed messages in the worker")
     worker.kill_tree()

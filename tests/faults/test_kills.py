@@ -163,6 +163,17 @@ def test_a_worker_that_is_asked_to_stop_lets_the_job_end_under_its_lease(
     assert effects.count("start:warm") == 1
 
 
+def end_in_a_hurry_and_begin_again(
+    worker: Any, start_worker: Any, effects: Effects, gate: Any, job: str
+) -> None:
+    """SIGQUIT while the job runs; the next worker begins it once more, and may end it."""
+    worker.quit()
+    worker.wait_exit()
+    start_worker(APP)
+    effects.wait_count(f"start:{job}", 2, DEADLINE_S)
+    gate(2).touch()
+
+
 def test_a_worker_that_is_stopped_in_a_hurry_gives_its_key_back(
     load: Any, start_worker: Any, effects: Effects, gate: Any
 ) -> None:
@@ -172,11 +183,7 @@ def test_a_worker_that_is_stopped_in_a_hurry_gives_its_key_back(
     result = tasks.work.delay("cold", str(gate()))
     effects.wait_count("start:cold", 1)
 
-    worker.quit()
-    worker.wait_exit()
-    start_worker(APP)
-    effects.wait_count("start:cold", 2, DEADLINE_S)
-    gate(2).touch()
+    end_in_a_hurry_and_begin_again(worker, start_worker, effects, gate, "cold")
 
     assert result.get(timeout=DEADLINE_S).startswith("cold by")
     assert effects.count("cold") == 1
@@ -194,11 +201,7 @@ def test_a_green_thread_that_ends_with_its_worker_has_not_succeeded(
     result = tasks.work.delay("green", str(gate()))
     effects.wait_count("start:green", 1)
 
-    worker.quit()
-    worker.wait_exit()
-    start_worker(APP)
-    effects.wait_count("start:green", 2, DEADLINE_S)
-    gate(2).touch()
+    end_in_a_hurry_and_begin_again(worker, start_worker, effects, gate, "green")
 
     assert result.get(timeout=DEADLINE_S).startswith("green by")
     assert effects.count("green") == 1

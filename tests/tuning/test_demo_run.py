@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import leftovers
 from tests.support.processes import env_without_django, guarded
-from tests.support.servers import find_redis_binary
+from tests.support.servers import missing_redis
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 240
@@ -24,7 +24,7 @@ LOOK_S, SLOW_S = 2.0, 20.0
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(find_redis_binary() is None, reason="no Redis server binary"),
+    pytest.mark.skipif(bool(missing_redis()), reason=str(missing_redis())),
 ]
 
 

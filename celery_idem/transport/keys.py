@@ -27,6 +27,11 @@ class Keys:
         return f"{self.prefix}leases"
 
     @property
+    def pulse(self) -> str:
+        """The server's time at the last renewal of any lease, in ms: has its clock gone back?"""
+        return f"{self.prefix}pulse"
+
+    @property
     def dying(self) -> str:
         """Sorted set of sessions whose messages are being taken over."""
         return f"{self.prefix}dying"

@@ -92,9 +92,9 @@ class Session:
         if not new:
             return
         first = "0" if self._joined else "1"
-        lanes_key = self.keys.session_lanes(self.name)
+        keys = [self.keys.leases, self.keys.session_lanes(self.name), self.keys.pulse]
         args: list[scripts.Arg] = [self.name, self.lease_ms, first, *new]
-        if not scripts.JOIN(self.client, [self.keys.leases, lanes_key], args):
+        if not scripts.JOIN(self.client, keys, args):
             self.declare_lost()
             raise LeaseOver(f"the lease of {self.name} is over")
         self._joined.update(new)
@@ -130,7 +130,7 @@ class Session:
         """Renew the lease. Returns ms until a delayed message is due, and until some lease is
         over; -1 where there is none."""
         sent_at = time.monotonic()
-        keys = [self.keys.leases, self.keys.due, self.keys.dying]
+        keys = [self.keys.leases, self.keys.due, self.keys.dying, self.keys.pulse]
         alive, due_ms, over_ms = scripts.TICK(
             self.client if client is None else client, keys, [self.name, self.lease_ms]
         )

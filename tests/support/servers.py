@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import redis
@@ -44,7 +44,8 @@ class RedisServer:
 
     ``durable=True`` (default) keeps every acknowledged write through a SIGKILL (AOF, fsync
     always); ``False`` keeps nothing on disk. ``extra`` are further arguments of the server,
-    e.g. ``["--maxmemory", "5mb"]``. The port and the folder stay the same over ``restart``.
+    e.g. ``["--maxmemory", "5mb"]``; ``env`` is merged into its environment. The port and the
+    folder stay the same over ``restart``.
     Use as a context manager, or end it with ``stop`` or ``kill``.
     """
 
@@ -55,6 +56,7 @@ class RedisServer:
         durable: bool = True,
         extra: Sequence[str] = (),
         binary: str | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         found = binary or find_redis_binary()
         if found is None:
@@ -63,6 +65,7 @@ class RedisServer:
         self.directory = directory
         self.durable = durable
         self.extra = list(extra)
+        self.env = {} if env is None else dict(env)
         self.port = 0
         # a unix socket's path must fit in 107 bytes, which pytest's folders may not
         self._socket_dir: Path | None = None
@@ -165,7 +168,9 @@ class RedisServer:
         argv += ["--unixsocket", str(self.socket_path), "--dir", str(self.directory)]
         argv += ["--save", "", "--daemonize", "no", "--maxmemory-policy", "noeviction"]
         argv += keep if self.durable else ["--appendonly", "no"]
-        self._process = process = spawn([*argv, *self.extra], self.log, cwd=self.directory)
+        self._process = process = spawn(
+            [*argv, *self.extra], self.log, cwd=self.directory, env={**os.environ, **self.env}
+        )
         wait_until(
             lambda: process.poll() is not None or self._answers(),
             what=lambda: f"an answer of {self.binary}:\n{self.log.read_text()[-2000:]}",

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.transport.conftest import APP
+from tests.transport.conftest import APP, streams
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo", "threads", "gevent"])
@@ -29,6 +29,35 @@ def test_a_killed_workers_messages_are_taken_over_within_its_lease_and_a_second(
     # the lease was renewed up to a third of it before the kill; the start of a task is not ours
     assert second - killed < 5 + 1 + 1
     assert second - killed > 5 * 2 / 3 - 1
+
+
+def test_a_dead_worker_is_taken_over_though_the_servers_clock_went_back(
+    load_streams_app, effects, start_worker, make_redis, clock_skew
+):
+    """By an hour, after the lease was given; who lives keeps what it runs. The server ends waits by
+    the same clock, so that the workers first hear of it when their sockets' patience is over."""
+    server = make_redis(env=clock_skew.env)
+    app = load_streams_app(
+        options={"lease_s": 3, "socket_timeout": 2},
+        broker=streams(server.url()),
+        backend=server.url(1),
+    )
+    doomed = start_worker(f"{APP}:app", concurrency=1)
+    app.slow.delay("dead", 60)
+    effects.wait_count("dead:start", 1)
+    start_worker(f"{APP}:app", concurrency=2)
+    app.slow.delay("living", 10)
+    effects.wait_count("living:start", 1)
+
+    with server.client() as client:
+        before = client.time()[0]
+        clock_skew.set(-3600)
+        wait_until(lambda: client.time()[0] < before - 3000, what="the server's clock")
+    doomed.kill_tree()
+
+    effects.wait_count("dead:start", 2, 60)
+    effects.wait_count("living:end", 1)
+    assert effects.count("living:start") == 1
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from celery_idem.transport import scripts
 
 LANE, OTHER = "rs:{q}", "rs:{other}"
 LEASES, DYING, DUE, WAKE = "rs:leases", "rs:dying", "rs:due", "rs:wake"
+PULSE = "rs:pulse"
 SESSIONS = "rs:session:"
 BELL, FRONT, MAIN, LATER, DEAD = (f"{LANE}:{part}" for part in ("bell", "f", "0", "d", "dead"))
 STEPS = ("f", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9")
@@ -70,7 +71,13 @@ def give_back(client, which, pairs=(), session="me", idle=0) -> int:
 
 
 def tick(client, session="me", lease_ms=5000) -> list[int]:
-    return scripts.TICK(client, [LEASES, DUE, DYING], [session, lease_ms])
+    return scripts.TICK(client, [LEASES, DUE, DYING, PULSE], [session, lease_ms])
+
+
+def join(client, *lanes: str, first: str = "1", lease_ms: int = 5000) -> int:
+    """Session "me" registers for the lanes."""
+    keys, args = [LEASES, f"{SESSIONS}me", PULSE], ["me", lease_ms, first, *lanes]
+    return scripts.JOIN(client, keys, args)
 
 
 def sweep(client, most=200, end="") -> list[Any]:

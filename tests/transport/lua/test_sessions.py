@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import redis
 
-from celery_idem.transport import scripts
 from tests.support.waiting import wait_until
 from tests.transport.lua.acting import (
     BELL,
@@ -18,12 +17,14 @@ from tests.transport.lua.acting import (
     LEASES,
     MAIN,
     OTHER,
+    PULSE,
     SESSIONS,
     STEPS,
     audit,
     held_by,
     holds,
     inside,
+    join,
     ms_of,
     now_ms,
     promote,
@@ -35,24 +36,20 @@ from tests.transport.lua.acting import (
 
 
 def test_a_session_joins_with_a_lease_and_its_lanes(client):
-    def join(first: str, *lanes: str) -> int:
-        keys, args = [LEASES, f"{SESSIONS}me"], ["me", 5000, first, *lanes]
-        return scripts.JOIN(client, keys, args)
-
-    assert join("0", LANE) == 0
+    assert join(client, LANE, first="0") == 0
     assert client.keys() == []
 
-    answer, before, after = timed(client, lambda: join("1", LANE, OTHER))
+    answer, before, after = timed(client, lambda: join(client, LANE, OTHER))
     assert answer == 1
     assert before // 1000 + 5000 <= client.zscore(LEASES, "me") <= after // 1000 + 5000
     assert client.smembers(f"{SESSIONS}me") == {LANE, OTHER}
-    assert join("0", "rs:{third}") == 1
+    assert join(client, "rs:{third}", first="0") == 1
     assert client.scard(f"{SESSIONS}me") == 3
 
 
 def test_a_tick_renews_a_lease_and_never_makes_one(client):
     assert tick(client) == [0, -1, -1]
-    assert client.keys() == []
+    assert client.keys() == [PULSE]
 
     client.zadd(LEASES, {"me": 1, "other": 10**15})
     [alive, due, over], before, after = timed(client, lambda: tick(client))
@@ -75,6 +72,31 @@ def test_a_tick_says_when_there_is_something_to_do(client):
     assert HOUR_MS - 60_000 < over <= HOUR_MS + 1
     client.zadd(DYING, {"gone": 1})
     assert tick(client)[2] == 0
+
+
+def test_leases_go_back_with_the_servers_clock(client):
+    """What was written while the clock was an hour ahead: of the dead, and of who lives."""
+    before = now_ms(client)
+    ahead = before + HOUR_MS
+    client.set(PULSE, ahead)
+    client.zadd(LEASES, {"dead": ahead + 2000, "living": ahead + 4000})
+
+    assert join(client, LANE) == 1
+    assert client.zscore(LEASES, "me") == ahead + 5000, "as all others, until the next tick"
+    [alive, _, over] = tick(client, "living")
+
+    after = now_ms(client)
+    assert alive == 1
+    assert before + 2000 <= client.zscore(LEASES, "dead") <= after + 2000
+    assert before + 5000 <= client.zscore(LEASES, "me") <= after + 5000
+    assert before + 5000 <= client.zscore(LEASES, "living") <= after + 5000
+    assert 0 < over <= 2001
+    assert before <= int(client.get(PULSE)) <= after
+    assert 0 < client.pttl(PULSE) <= 24 * HOUR_MS
+
+    dead = client.zscore(LEASES, "dead")
+    tick(client, "living")
+    assert client.zscore(LEASES, "dead") == dead, "once"
 
 
 def test_what_a_dead_session_held_is_at_the_front_with_its_counts(client):
@@ -203,7 +225,7 @@ def test_a_full_server_lets_keepers_go_on(make_redis):
         with pytest.raises(redis.exceptions.OutOfMemoryError):
             waits(client, MAIN)
 
-        assert scripts.JOIN(client, [LEASES, f"{SESSIONS}me"], ["me", 5000, "1", LANE]) == 1
+        assert join(client, LANE) == 1
         assert tick(client)[0] == 1
         assert promote(client) == [1, -1]
         assert sweep(client) == [1, 0]

@@ -49,8 +49,9 @@ def shares(backlog: int, workers: Sequence[int]) -> tuple[Section, dict[str, lis
         notes=[
             "*error*: the largest distance of a lane's share from 10:5:1, in points of a hundred. "
             f"*worst window*: the same over any {WINDOW} starts in a row. "
-            "*first low*: how many started before the first low job. Jobs of 2 ms, two processes "
-            "a worker, `acks_late`, prefetch multiplier 1 for stock."
+            "*first low*: how many started before the first low job: at most 16 fetches a worker, "
+            "and what its processes start before RabbitMQ has handed the first one over. Jobs of "
+            "2 ms, two processes a worker, `acks_late`, prefetch multiplier 1 for stock."
         ],
     )
     setups = [
@@ -181,8 +182,8 @@ def reserve(span_s: float) -> Section:
     section = Section(
         "A hundred low jobs of 30 s on four processes: wait of critical jobs until the start",
         ("", "critical jobs", "p50 (ms)", "longest (ms)", "low jobs meanwhile"),
-        notes=["One process is reserved for critical. Its cost: low jobs run on three processes, "
-               "and the fourth is idle between critical jobs."],
+        notes=["One critical job a second. One process is reserved for critical. Its cost: low "
+               "jobs run on three processes, and the fourth is idle between critical jobs."],
     )  # fmt: skip
     for broker, title in (("redis", "Redis"), ("rabbitmq", "RabbitMQ"), ("quorum", "quorum")):
         setup = weighted(f"**{title}, lanes, reserve 1**", broker, lanes=RESERVED, processes=4)

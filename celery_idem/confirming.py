@@ -21,6 +21,8 @@ from celery_idem.core.errors import NotConfirmed
 
 #: Longest wait for the broker's word on one message, in seconds.
 CONFIRM_S = 5.0
+#: Longest wait for a connection of the pool in an event loop, in seconds; elsewhere ``CONFIRM_S``.
+QUICK_S = 0.5
 #: So long, in seconds, an event loop asks no more after a message that was not confirmed.
 REST_S = 10.0
 
@@ -46,7 +48,14 @@ def confirming(app: Any, *, quick: bool = False) -> Iterator[ConfirmingProducer 
         raise NotConfirmed("the broker did not confirm a message a moment ago")
     # Not as a context: after an error kombu would end the connection in order, and wait for the
     # answer of a broker that does not read (kombu 5.7 ``connection.py: PooledConnection``).
-    connection = pool.acquire(block=True)
+    patience_s = QUICK_S if quick else CONFIRM_S
+    try:
+        connection = pool.acquire(block=True, timeout=patience_s)
+    except pool.LimitExceeded as error:
+        raise NotConfirmed(
+            f"all {pool.limit} connections to the broker were in use for {patience_s:g} s "
+            "(broker_pool_limit)"
+        ) from error
     producer = ConfirmingProducer(connection, quick=quick)
     try:
         yield producer
@@ -82,12 +91,13 @@ class ConfirmingProducer(Producer):
     def _publish(self, *args: Any, **options: Any) -> Any:
         """Under kombu's retries, which are for connections that are lost."""
         connection: Any = self.connection
-        line = _line_of(connection.connection)
+        # what some other user's error has closed is in kombu's pool again (5.7 ``__exit__``)
+        line = _line_of(connection.connect())
         self.is_left_waiting = True
         line.wait_until_read(0.0 if self._quick else CONFIRM_S)
         if line.owes:
             connection.collect()
-            line = _line_of(connection.connection)
+            line = _line_of(connection.connect())
         try:
             with line.raw.transport.having_timeout(CONFIRM_S):  # of declarations, too
                 self.channel = line.channel(connection)

@@ -17,7 +17,7 @@ from kombu.exceptions import EncodeError
 from celery_idem.binding import binding_of
 from celery_idem.confirming import confirming
 from celery_idem.core import key as keys
-from celery_idem.core.errors import StepBusy, StepMisused, StepUncertain
+from celery_idem.core.errors import NotConfirmed, StepBusy, StepMisused, StepUncertain
 from celery_idem.delivery import KEY_HEADER, Delivery
 from celery_idem.guard import Holding
 from celery_idem.on_commit import OnCommit
@@ -179,7 +179,11 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
             with confirming(self.app) as producer:
                 if producer is not None:  # also where the body has given another
                     kwargs["producer"] = producer
+                    kwargs.pop("connection", None)
                 published = super().retry(*args, **kwargs)
+        except NotConfirmed as error:
+            wait_before_it_goes_back()
+            raise Reject(error, requeue=True) from error
         except Reject as reject:
             # Celery drops the message here. An error of the message itself would repeat for ever.
             reason: Any = reject.args[0] if reject.args else None

@@ -202,6 +202,20 @@ def tries(self: Any, name: str, gate: str) -> int:
     return int(self.request.retries)
 
 
+@app.task(base=IdempotentTask, name="faulty.greedy", bind=True, idem_key="greedy:{name}")
+def greedy(self: Any, name: str) -> int:
+    """Its first start asks for a retry while it has a connection of the broker's pool."""
+    effects = Effects.from_env()
+    effects.bump(f"start:{name}", retries=self.request.retries)
+    if effects.count(f"start:{name}") == 1:
+        with app.pool.acquire(block=True):
+            raise self.retry(countdown=0)
+    if self.request.retries == 0:
+        raise self.retry(countdown=0, connection=app.connection_for_write())
+    effects.bump(name)
+    return int(self.request.retries)
+
+
 def _long_lease(self: Any, name: str, gate: str) -> str:
     """As ``work``, under a lease that is longer than the app's: its message is back before it."""
     effects = Effects.from_env()

@@ -196,6 +196,21 @@ def test_a_retry_that_is_not_confirmed_leaves_its_message_where_it_is(
     assert record_of(tasks, "faulty.tries:tries:t").state is State.DONE
 
 
+def test_a_retry_for_which_the_pool_has_no_connection_leaves_its_message_where_it_is(
+    load: Any, env: dict[str, str], redis_server: Any, start_worker: Any, effects: Effects
+) -> None:
+    """Celery waits for one for ever; here the body has the only one, and the try is made anew. The
+    second try gives a connection of its own, and is confirmed all the same."""
+    conf = {**json.loads(env["TEST_CONF"]), "broker_pool_limit": 1}
+    tasks = load({"store": redis_server.url()}, **{**env, "TEST_CONF": json.dumps(conf)})
+    start_worker(APP)
+
+    result = tasks.greedy.delay("g")
+
+    assert result.get(timeout=DEADLINE_S) == 1
+    assert [line["retries"] for line in effects.lines("start:g")] == [0, 0, 1]
+
+
 def test_a_waiting_copy_that_is_not_confirmed_leaves_the_message_where_it_is(
     node: RabbitNode, tasks: Any, queue: str, start_worker: Any, effects: Effects, gate: Any
 ) -> None:

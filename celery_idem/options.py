@@ -81,7 +81,7 @@ def check_attributes(task: Any) -> None:
             'idem_key="otp:{user_id}"'
         )
     if isinstance(idem_key, str):
-        keys.parse_template(idem_key)
+        keys.parse_template(idem_key, one_for_all=task.cooldown_s is not None)
     elif idem_key is not None:
         _check_key_function(name, idem_key)
 
@@ -178,7 +178,7 @@ def _key_of(
     if given is None:
         return lambda task_id, args, kwargs: task_id
     if isinstance(given, str):
-        template = keys.parse_template(given)
+        template = keys.parse_template(given, one_for_all=task.cooldown_s is not None)
         keys.check_names(template, signature, name)
         bind = keys.binder(signature)
 

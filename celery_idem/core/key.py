@@ -85,8 +85,11 @@ class KeyTemplate:
         return "".join(out)
 
 
-def parse_template(text: str) -> KeyTemplate:
-    """Read a template once. Raises :class:`ConfigError` for one that can't make good keys."""
+def parse_template(text: str, *, one_for_all: bool = False) -> KeyTemplate:
+    """Read a template once. Raises :class:`ConfigError` for one that can't make good keys.
+
+    ``one_for_all``: it may be the same key for every call (what cools down).
+    """
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"idem_key must be a non-empty template or a callable, not {text!r}")
     parts: list[str | _Field] = []
@@ -111,10 +114,10 @@ def parse_template(text: str) -> KeyTemplate:
             )
         parts.append(_field(name, text))
     fields = [part for part in parts if isinstance(part, _Field)]
-    if not fields:
+    if not fields and not one_for_all:
         raise ConfigError(
             f"idem_key {text!r} has no {{argument}}: every call of the task would be one piece of "
-            "work; name what tells two calls apart"
+            "work; name what tells two calls apart, or how often it may be done (cooldown_s)"
         )
     separators: set[str] = set()
     if len(fields) > 1:

@@ -25,6 +25,7 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
     idem=json.loads(os.environ.get("TEST_IDEM", '{"lease_s": 3}')),
+    beat_schedule={"nightly": {"task": "stepped.nightly", "schedule": 0.5}},
 )
 
 
@@ -147,6 +148,12 @@ def pay(self: Any, order_id: int) -> str:
           cooldown_s=60)  # fmt: skip
 def otp(self: Any, user: str, deliveries: int = 1) -> str:
     return once_all_are_there(self, user, deliveries)
+
+
+@app.task(base=IdempotentTask, name="stepped.nightly", idem_key="nightly-report",
+          cooldown_s=60)  # fmt: skip
+def nightly() -> str:
+    return effect("stepped.nightly")
 
 
 @app.task(base=IdempotentTask, name="stepped.notifies_once", bind=True, idem_key="n1:{note}",

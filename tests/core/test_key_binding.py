@@ -74,3 +74,11 @@ def test_a_template_may_read_only_what_the_task_takes():
 def test_of_a_task_that_takes_nothing_that_is_said():
     with pytest.raises(ConfigError, match=r"it takes nothing$"):
         check_names(parse_template("{order}"), inspect.signature(nothing), "shop.pay")
+
+
+@pytest.mark.parametrize(
+    ("template", "key"), [("nightly-report", "nightly-report"), ("{{a}}", "{a}")]
+)
+def test_a_template_for_all_calls_is_the_key_itself(template, key):
+    """What cools down may be one thing for all calls."""
+    assert parse_template(template, one_for_all=True).fill({"a": 1}) == key

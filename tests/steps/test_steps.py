@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from celery_idem import StepMisused, StepUncertain
 from celery_idem.binding import store_of
 from tests.support.effects import Effects
+from tests.support.processes import end_group, spawn
+from tests.support.waiting import wait_until
 
 DEADLINE_S = 60
 PLACES = [f"{when}:{step}" for step in ("order", "email", "stock") for when in ("before", "after")]
@@ -202,6 +207,27 @@ def test_an_otp_is_sent_once_in_its_cool_down_under_eight_deliveries(
     assert {r.get(timeout=2 * DEADLINE_S) for r in ann} == {"stepped.cools:ann done"}
     assert bob.get(timeout=DEADLINE_S) == "stepped.cools:bob done"
     assert [effects.count(f"stepped.cools:{user}") for user in ("ann", "bob")] == [1, 1]
+
+
+def test_two_beats_do_a_periodic_task_once_in_its_cool_down(
+    jobs: Any, start_worker: Any, effects: Effects, redis_url: str, tmp_path: Path
+) -> None:
+    """Each sends it by itself, under an id of its own; its key has no argument."""
+    start_worker("tests.apps.stepped:app")
+    beats = []
+    try:
+        for number in range(2):
+            schedule = str(tmp_path / f"schedule-{number}")
+            beat = [sys.executable, "-m", "celery", "-A", "tests.apps.stepped:app", "beat"]
+            beats.append(spawn([*beat, "-s", schedule], tmp_path / f"beat-{number}.log"))
+        with redis.Redis.from_url(redis_url) as client:
+            runs = "celery-task-meta-*"
+            wait_until(lambda: len(client.keys(runs)) >= 6, DEADLINE_S, "six runs")
+    finally:
+        for beat_process in beats:
+            end_group(beat_process)
+
+    assert effects.count("stepped.nightly") == 1
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])

@@ -35,7 +35,10 @@ class StepRecord:
     def unpack(cls, packed: bytes) -> StepRecord:
         """The inverse of :meth:`pack`; raises ``ValueError`` for bytes that are not one."""
         head, _, result = packed.partition(b"\n")
-        state, function, error = json.loads(head)
+        fields = json.loads(head)
+        if not isinstance(fields, list):
+            raise ValueError(f"not a step: its first line holds a {type(fields).__name__}")
+        state, function, error = fields
         return cls(StepState(state), function, result, error)
 
 

@@ -64,6 +64,25 @@ def test_deadline_takes_an_empty_lane_as_fresh() -> None:
     assert order.preference(5000.0) == ["low", "critical"]
 
 
+def test_a_lane_of_which_no_message_is_known_comes_first() -> None:
+    order = DeadlineOrder(parse_lanes({"critical": {"deadline": 2}, "low": {"deadline": 600}}))
+
+    order.head("critical", 0.0)
+
+    assert order.preference(0.0) == ["low", "critical"]
+
+
+def test_what_is_known_of_a_lane_that_stays_is_kept() -> None:
+    lanes = parse_lanes({"critical": {"deadline": 2}, "low": {"deadline": 600}})
+    order = DeadlineOrder(lanes)
+    order.head("critical", 1000.0)
+    order.head("low", 401.0)
+
+    order.set_lanes(lanes)
+
+    assert order.preference(1000.0) == ["low", "critical"]
+
+
 def test_deadline_without_a_promise_is_an_error() -> None:
     with pytest.raises(ConfigError, match="lane 'low' has none"):
         make_order("deadline", parse_lanes({"critical": {"deadline": 2}, "low": 1}))
@@ -104,6 +123,38 @@ def test_a_lane_is_a_queue_of_its_name_unless_told_otherwise() -> None:
 def test_a_wrong_lane_is_an_error_that_says_what(given_lanes: dict, says: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(ConfigError, match=says.replace("(", r"\(")):
         parse_lanes(given_lanes)
+
+
+@pytest.mark.parametrize(
+    ("given_lanes", "says"),
+    [
+        (
+            {"low": 0},
+            "idem: lane 'low': weight must be above 0, not 0; to stop a lane, pause it or leave "
+            "its queue out of -Q",
+        ),
+        ({"low": {"deadline": 0}}, "idem: lane 'low': deadline must be above 0, not 0"),
+        ({3: 1}, "idem: a lane's name must be a non-empty text, not 3"),
+        (
+            {"low": {"reserve": True}},
+            "idem: lane 'low': reserve must be a whole number of processes, not True",
+        ),
+    ],
+)
+def test_an_error_names_the_lane_and_the_remedy(given_lanes: dict, says: str) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ConfigError) as refused:
+        parse_lanes(given_lanes)
+
+    assert str(refused.value) == says
+
+
+def test_a_lane_weighs_one_and_reserves_nothing_unless_told_otherwise() -> None:
+    assert parse_lanes({"low": {}}) == (Lane("low", 1.0, "low", 0, None),)
+
+
+def test_reweighing_names_the_lane_whose_weight_is_wrong() -> None:
+    with pytest.raises(ConfigError, match=r"^idem: lane 'low': weight must be above 0, not 0; "):
+        reweighed(DEFAULT, "low", 0)
 
 
 def test_reweighing_an_unknown_lane_is_an_error() -> None:

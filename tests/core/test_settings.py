@@ -106,6 +106,67 @@ def test_a_value_that_can_not_be_meant_is_refused_by_name(name, wrong):
     assert shown in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([], "idem: must be a dict of settings, not list"),
+        ({"lease": 1}, "idem: unknown setting 'lease'; did you mean 'lease_s'?"),
+        (
+            {"zzz": 1},
+            "idem: unknown setting 'zzz'; known are "
+            + ", ".join(sorted(f.name for f in fields(Settings))),
+        ),
+        ({"lease_s": 0.05}, "idem: lease_s must be at least 0.1 and finite, not 0.05"),
+        ({"lease_s": None}, "idem: lease_s must be a number, not None"),
+        ({"retention_s": 0.5}, "idem: retention_s must be at least 1 and finite, not 0.5"),
+        ({"max_lease_s": 0}, "idem: max_lease_s must be at least 0.1 and finite, not 0"),
+        ({"store_patience_s": -1}, "idem: store_patience_s must be at least 0 and finite, not -1"),
+        ({"max_crashes": 0}, "idem: max_crashes must be at least 1, not 0"),
+        ({"max_crashes": "3"}, "idem: max_crashes must be a whole number, not '3'"),
+        ({"max_result_bytes": -1}, "idem: max_result_bytes must be at least 0, not -1"),
+        ({"max_requeues": 0}, "idem: max_requeues must be at least 1, not 0"),
+        ({"hash_keys": 1}, "idem: hash_keys must be True or False, not 1"),
+        ({"store": ""}, "idem: store must be a non-empty text, not ''"),
+        (
+            {"prefix": "a{b"},
+            "idem: prefix 'a{b' holds a brace, which Redis Cluster reads as a hash tag; "
+            "use letters, digits, ':' and '-'",
+        ),
+        (
+            {"lane_order": "fifo"},
+            "idem: lane_order must be one of weighted, strict, deadline, not 'fifo'",
+        ),
+        ({"charge": "bytes"}, "idem: charge must be one of messages, seconds, not 'bytes'"),
+        ({"lanes": []}, "idem: lanes must be a dict, not list"),
+        ({"metrics": None}, "idem: metrics must be a dict, not NoneType"),
+    ],
+)
+def test_an_error_says_the_setting_the_value_and_the_bound(given, says):
+    with pytest.raises(ConfigError) as refused:
+        Settings.from_dict(given)
+
+    assert str(refused.value) == says
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"lease_s": 0.1},
+        {"retention_s": 1},
+        {"max_lease_s": 0.1},
+        {"store_patience_s": 0},
+        {"max_crashes": 1},
+        {"max_result_bytes": 0},
+        {"max_requeues": 1},
+        {"retention_s": None, "max_lease_s": None, "store": None},
+    ],
+)
+def test_the_least_that_is_allowed_is_taken(given):
+    settings = Settings.from_dict(given)
+
+    assert {name: getattr(settings, name) for name in given} == given
+
+
 def test_settings_can_not_be_changed():
     with pytest.raises(FrozenInstanceError):
         Settings().lease_s = 5

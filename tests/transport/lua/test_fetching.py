@@ -192,6 +192,7 @@ def test_the_status_of_a_lane_says_what_it_holds_and_how_old_it_is(client):
     assert empty == [0, 0, 0, 0, -1, -1, -1]
     assert abs(now - now_ms(client)) < 60_000
     holds(client, "me", MAIN)
+    holds(client, "me", MAIN)
     holds(client, "me", f"{LANE}:3")
     waits(client, MAIN)
     waits(client, f"{LANE}:3", t=str(now - HOUR_MS))
@@ -201,12 +202,23 @@ def test_the_status_of_a_lane_says_what_it_holds_and_how_old_it_is(client):
 
     _, ready, held, delayed, aside, oldest, longest, due = status(client)
 
-    assert (ready, held, delayed, aside) == (3, 2, 1, 1)
+    assert (ready, held, delayed, aside) == (3, 3, 1, 1)
     assert HOUR_MS <= oldest < HOUR_MS + 60_000
     assert 0 <= longest < 60_000
     assert HOUR_MS - 60_000 < due <= HOUR_MS
     client.zadd(LATER, {"b": 1})
     assert status(client)[-1] == 0
+
+
+def test_in_a_lane_that_nobody_has_fetched_from_all_waits(client):
+    for _ in range(2):
+        waits(client, MAIN)
+
+    _, ready, held, _, _, oldest, longest, due = status(client)
+
+    assert scripts.SIZE(client, [LANE], STEPS) == 2
+    assert (ready, held, longest, due) == (2, 0, -1, -1)
+    assert 0 <= oldest < 60_000
 
 
 # -- scored lanes

@@ -51,6 +51,18 @@ def test_the_time_to_wait_travels_with_the_error():
     assert copy.retry_after_s == 2.5
 
 
+def test_the_time_to_wait_for_a_shared_step_travels_with_the_error():
+    copy = pickle.loads(pickle.dumps(errors.StepBusy("busy", 2.5)))
+
+    assert (str(copy), copy.retry_after_s) == ("busy", 2.5)
+
+
+def test_what_is_not_said_is_nothing():
+    assert (str(errors.AlreadyProcessed()), errors.AlreadyProcessed().result) == ("", None)
+    for error in (errors.InProgress, errors.StepBusy):
+        assert (str(error()), error().retry_after_s) == ("", 0.0)
+
+
 @pytest.mark.parametrize("error", [errors.ConfigError, errors.KeyInvalid])
 def test_what_a_user_wrote_wrongly_is_a_value_error(error):
     assert issubclass(error, ValueError)

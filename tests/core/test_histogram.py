@@ -16,8 +16,10 @@ from celery_idem.core.histogram import (
     SHORTEST_S,
     Histogram,
     bucket_of,
+    days_back,
     merged,
     middle_s,
+    today,
     upper_s,
 )
 
@@ -41,6 +43,28 @@ def test_the_middle_of_a_bucket_is_less_than_five_percent_away(seconds):
 @pytest.mark.parametrize(("seconds", "bucket"), [(-1.0, 0), (0.0, 0), (1e9, LAST_BUCKET)])
 def test_what_no_bucket_is_for_is_in_the_first_or_the_last(seconds, bucket):
     assert bucket_of(seconds) == bucket
+
+
+@pytest.mark.parametrize("bucket", range(LAST_BUCKET))
+def test_the_edge_of_a_bucket_belongs_to_it(bucket):
+    assert bucket_of(upper_s(bucket)) == bucket
+    assert bucket_of(upper_s(bucket) * 1.0001) == bucket + 1
+
+
+def test_up_to_the_shortest_time_is_that():
+    assert middle_s(0) == upper_s(0) == SHORTEST_S
+
+
+def test_a_day_ends_at_midnight_utc_and_days_end_with_today():
+    assert today(lambda: 20_000 * 86400.0) == 20_000
+    assert today(lambda: 20_000 * 86400.0 - 0.001) == 19_999
+
+    before = today()
+    days = days_back(3)
+    last = days[-1]
+
+    assert before <= last <= today()
+    assert list(days) == [last - 2, last - 1, last]
 
 
 @given(SAMPLES, st.sampled_from([0.5, 0.9, 0.99, 1.0]))
@@ -81,6 +105,18 @@ def test_nothing_is_known_of_no_runs():
     assert nothing.peaks() == ()
 
 
+def test_the_longest_and_the_part_within_are_those_of_the_last_bucket():
+    two = Histogram({3: 1, 9: 1})
+
+    assert two.longest_s == upper_s(9)
+    assert [two.quantile(part) for part in (0.0, 0.5, 0.51, 1.0)] == [
+        middle_s(3),
+        middle_s(3),
+        middle_s(9),
+        middle_s(9),
+    ]
+
+
 def test_days_and_workers_are_merged_by_task_and_lane():
     counts = [(("pay", "critical", 3), 2), (("pay", "critical", 3), 1), (("pay", "low", 3), 5)]
 
@@ -104,6 +140,18 @@ def test_the_99th_percentile_is_bounded_from_299_runs_on():
     """0.99 ^ 298 is still above 5 %, 0.99 ^ 299 is not: by hand."""
     assert Histogram.of([1.0] * 298).quantile_at_most(0.99) is None
     assert Histogram.of([1.0] * 299).quantile_at_most(0.99) == upper_s(bucket_of(1.0))
+
+
+def test_the_bound_of_a_median_of_ten_is_the_ninth():
+    """Half of 10, and 1.645 × √(10 × ½ × ½) = 2.6 above it, rounded up, and one: by hand."""
+    ten = Histogram({10 * n: 1 for n in range(1, 11)})
+
+    assert ten.quantile_at_most(0.5) == upper_s(90)
+
+
+@pytest.mark.parametrize("part", [0.01, 0.05])
+def test_one_run_bounds_a_part_that_is_rarely_as_small(part):
+    assert Histogram({7: 1}).quantile_at_most(part) == upper_s(7)
 
 
 def test_the_bound_holds_in_nineteen_of_twenty_samples():
@@ -141,6 +189,33 @@ def test_one_kind_of_work_is_one_peak_however_wide(spread, runs):
         times = [draw.lognormvariate(-2, spread) for _ in range(runs)]
 
         assert len(Histogram.of(times).peaks()) == 1
+
+
+@pytest.mark.parametrize(
+    ("counts", "peaks"),
+    [
+        ({50: 60, 80: 40}, [(50, 0.6), (80, 0.4)]),
+        ({50: 50, 60: 50}, [(50, 0.5), (60, 0.5)]),  # between them a third of their height
+        ({50: 50, 58: 50}, [(50, 1.0)]),  # two thirds
+        ({50: 60, 58: 40}, [(50, 1.0)]),
+        ({50: 40, 58: 60}, [(58, 1.0)]),
+        ({20: 30, 50: 40, 58: 30}, [(20, 0.3), (50, 0.7)]),
+        ({20: 30, 28: 30, 60: 40}, [(20, 0.6), (60, 0.4)]),
+        ({50: 90, 80: 10}, [(50, 0.9), (80, 0.1)]),
+        ({50: 91, 80: 9}, [(50, 0.91)]),
+        ({0: 50, 30: 50}, [(0, 0.5), (30, 0.5)]),
+        ({1: 50, 30: 50}, [(1, 0.5), (30, 0.5)]),
+        ({40: 20, 50: 60, 60: 20}, [(40, 0.2), (50, 0.6), (60, 0.2)]),
+        ({50: 100}, [(50, 1.0)]),
+        ({50: 99}, []),
+    ],
+)
+def test_hills_are_parted_by_valleys_at_most_half_as_high(counts, peaks):
+    found = Histogram(counts).peaks()
+
+    assert [(peak.at_s, peak.share) for peak in found] == [
+        (middle_s(bucket), share) for bucket, share in peaks
+    ]
 
 
 def test_a_few_stragglers_are_no_second_peak():

@@ -31,6 +31,12 @@ def after_one() -> WeightedOrder:
     return order
 
 
+def test_a_heavier_lane_is_served_in_between_and_not_all_at_once() -> None:
+    order = WeightedOrder([Lane("light", 1.0), Lane("heavy", 3.0)])
+
+    assert list(fetches(order, 8)) == ["heavy", "heavy", "light", "heavy"] * 2
+
+
 # -- empty lanes
 
 
@@ -140,6 +146,8 @@ def test_the_first_job_of_a_lane_is_charged_as_those_of_the_others_on_average() 
     order.took("c")  # 3 s
 
     assert owed(order) == [1.75, -0.25, -1.5]
+    order.took("a")  # 2 s, its own
+    assert owed(order) == [0.25, 0.25, -0.5]
 
 
 def test_a_job_that_was_given_back_says_nothing_of_the_next() -> None:

@@ -152,6 +152,13 @@ def test_a_lane_weighs_one_and_reserves_nothing_unless_told_otherwise() -> None:
     assert parse_lanes({"low": {}}) == (Lane("low", 1.0, "low", 0, None),)
 
 
+def test_reweighing_changes_the_weight_of_one_lane() -> None:
+    critical, normal, low = reweighed(DEFAULT, "low", 3)
+
+    assert (critical, normal) == DEFAULT[:2]
+    assert low == Lane("low", 3.0, "low")
+
+
 def test_reweighing_names_the_lane_whose_weight_is_wrong() -> None:
     with pytest.raises(ConfigError, match=r"^idem: lane 'low': weight must be above 0, not 0; "):
         reweighed(DEFAULT, "low", 0)

@@ -33,6 +33,11 @@ def test_bytes_that_are_no_result_are_refused(packed):
         StoredResult.unpack(packed)
 
 
+def test_it_is_said_what_a_result_lacks():
+    with pytest.raises(ValueError, match=r"^not a stored result: no header line$"):
+        StoredResult.unpack(b"inline||")
+
+
 def test_a_record_can_not_be_changed():
     with pytest.raises(FrozenInstanceError):
         Record("k").fence = 1

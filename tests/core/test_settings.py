@@ -59,6 +59,7 @@ def test_what_is_given_is_what_is_had():
         ("lane", "lanes"),
         ("dead_letter", "dead_letters"),
         ("PREFIX", "prefix"),
+        ("keeper", "visibility_keeper"),
     ],
 )
 def test_an_unknown_name_is_told_the_nearest_right_one(name, nearest):

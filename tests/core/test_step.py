@@ -62,6 +62,11 @@ def test_bytes_that_are_no_step_are_refused(packed):
         StepRecord.unpack(packed)
 
 
+def test_it_is_said_what_was_found_instead_of_a_step():
+    with pytest.raises(ValueError, match=r"^not a step: its first line holds a int$"):
+        StepRecord.unpack(b"7\n")
+
+
 @pytest.mark.parametrize(
     ("function", "name"),
     [

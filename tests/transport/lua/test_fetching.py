@@ -210,6 +210,13 @@ def test_the_status_of_a_lane_says_what_it_holds_and_how_old_it_is(client):
     assert status(client)[-1] == 0
 
 
+def test_of_one_held_message_it_is_said_how_long(client):
+    assert status(client)[6] == -1
+    holds(client, "me", MAIN)
+
+    assert 0 <= status(client)[6] < 60_000
+
+
 def test_in_a_lane_that_nobody_has_fetched_from_all_waits(client):
     for _ in range(2):
         waits(client, MAIN)

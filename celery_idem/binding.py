@@ -64,7 +64,7 @@ class Binding:
         _make_django_ready()
         return Surroundings(
             settings=settings,
-            broker_url=conf.broker_read_url or conf.broker_url,
+            broker_url=in_one(conf.broker_read_url or conf.broker_url),
             backend_url=conf.result_backend if isinstance(conf.result_backend, str) else None,
             transport_options={
                 **(conf.result_backend_transport_options or {}),
@@ -102,6 +102,11 @@ def settings_of(app: Any) -> Settings:
 def store_of(app: Any) -> Store:
     """The store that the app's tasks use."""
     return binding_of(app).store
+
+
+def in_one(url: Any) -> str | None:
+    """Celery takes several brokers as a list, or as a text with semicolons."""
+    return ";".join(url) if isinstance(url, (list, tuple)) else url
 
 
 def _given(app: Celery) -> Mapping[str, Any] | None:

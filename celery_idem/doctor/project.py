@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from kombu.transport import redis as kombu_redis
 
-from celery_idem.binding import binding_of
+from celery_idem.binding import binding_of, in_one
 from celery_idem.core.errors import ConfigError, IdemError
 from celery_idem.core.settings import Settings
 from celery_idem.doctor.finding import Place
@@ -105,7 +105,7 @@ class Project:
     def broker_url(self) -> str:
         """Where workers read from, with its password."""
         conf = self.app.conf
-        return str(conf.broker_read_url or conf.broker_url or "")
+        return in_one(conf.broker_read_url or conf.broker_url) or ""
 
     @cached_property
     def broker(self) -> str:

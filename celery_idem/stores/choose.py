@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,9 @@ from celery_idem.stores.memory import MemoryStore
 from celery_idem.stores.redis import tls
 from celery_idem.stores.redis.connection import is_redis_url
 from celery_idem.stores.redis.store import RedisStore
+
+#: What this package's transport adds to a scheme: in several URLs, and nowhere else in them.
+_STREAMS = re.compile(r"((?:^|;)(?:rediss?|sentinel))-streams(?=\+|://)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ def redis_url(around: Surroundings) -> str | None:
     ``redis-streams://…`` (the transport of this package) is the server at ``redis://…``.
     """
     for url in (around.broker_url, around.backend_url):
-        plain = (url or "").replace("-streams", "")
+        plain = _STREAMS.sub(r"\1", url or "")
         if is_redis_url(plain):
             return plain
     return None

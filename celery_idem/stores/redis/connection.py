@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis
 from redis.sentinel import Sentinel
@@ -62,6 +62,7 @@ def _client(url: str, scheme: str, options: dict[str, Any]) -> redis.Redis:
     }
     if scheme == "sentinel":
         return _sentinel_client(url, options)
+    url = url.split(";")[0]  # further ones are for Celery's failover of the broker
     options.pop("master_name", None)
     options.pop("sentinel_kwargs", None)
     if scheme.endswith("+socket") or scheme == "unix":
@@ -91,9 +92,9 @@ def _sentinel_client(url: str, options: dict[str, Any]) -> redis.Redis:
     hosts = [urlsplit(part if "//" in part else f"sentinel://{part}") for part in url.split(";")]
     first = hosts[0]
     if first.password:
-        options.setdefault("password", first.password)
+        options.setdefault("password", unquote(first.password))
     if first.username:
-        options.setdefault("username", first.username)
+        options.setdefault("username", unquote(first.username))
     db = next((h.path.strip("/") for h in hosts if h.path.strip("/")), "0")
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
         [(h.hostname or "127.0.0.1", h.port or DEFAULT_SENTINEL_PORT) for h in hosts],

@@ -20,6 +20,7 @@ MIDDLE = "local seen = redis.call('GET', KEYS[1]); return redis.call('SET', KEYS
         ResponseError("NOREPLICAS Not enough good replicas to write. script: on @user_script:6."),
         ResponseError("Error running script (call to f_5d): @user_script:9: @user_script: 9: -OOM"),
         ResponseError("BUSY Redis is busy running a script"),
+        ResponseError("UNBLOCKED force unblock from blocking operation, instance state changed"),
         ReadOnlyError("You can't write against a read only replica."),
         redis.ConnectionError("gone"),
         redis.TimeoutError("late"),

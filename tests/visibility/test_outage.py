@@ -139,3 +139,22 @@ def test_a_worker_can_be_stopped_while_the_broker_is_away(busy_worker, effects, 
     with redis_server.client() as client:
         finished = sum(bool(effects.count(f"{key}:end")) for key in JOBS)
         assert client.hlen("unacked") + client.llen("celery") + finished >= len(JOBS)
+
+
+def test_an_idle_worker_survives_a_master_that_becomes_a_replica(
+    kept, effects, start_worker, redis_server, make_redis
+):
+    """C64: an orderly failover. The server ends every wait with UNBLOCKED."""
+    other = make_redis("other")
+    app = kept()
+    worker = start_worker(APP)
+    app.note.delay("before")
+    effects.wait_count("before", 1)
+    with redis_server.client() as client:
+        client.replicaof(*other.address)
+        worker.wait_log("Connection to broker lost|Trying to re-establish|Cannot connect", 60)
+        client.replicaof("NO", "ONE")
+    app.note.delay("after")
+
+    effects.wait_count("after", 1, 60)
+    assert worker.returncode is None

@@ -34,7 +34,7 @@ LONGEST_PAUSE_S = 2.0
 #: that meets one on its way puts its own line before it ("user_script:22: MISCONF …").
 _TRANSIENT = re.compile(
     r"(?:^|user_script: ?\d+: -?)(?:READONLY|LOADING|MASTERDOWN|OOM|MISCONF|NOREPLICAS"
-    r"|CLUSTERDOWN|TRYAGAIN|BUSY|UNKILLABLE)\b"
+    r"|CLUSTERDOWN|TRYAGAIN|BUSY|UNKILLABLE|UNBLOCKED)\b"
 )
 _TRANSIENT_TYPES = (
     "ReadOnlyError", "OutOfMemoryError", "MasterDownError", "ClusterDownError", "TryAgainError",

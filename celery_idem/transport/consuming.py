@@ -299,7 +299,7 @@ class Consuming(Leasing):
         self._queue_cycle.rotate(queue)
         self._used(queue)
         try:
-            payload = envelope.decode(raw)
+            payload = self._readable(raw)
         except envelope.Unreadable as error:
             logger.error("a message can't be read and is set aside: %s", error)
             if queue not in self._no_ack:
@@ -310,6 +310,18 @@ class Consuming(Leasing):
         if queue not in self._no_ack:
             self.session.take(tag, held)
         self._inbox.append((queue, payload))
+
+    def _readable(self, raw: bytes) -> dict[str, Any]:
+        """The envelope, of which kombu can make a message: where it can't, it would say so in the
+        middle of the loop, and end this worker and every next one."""
+        payload = envelope.decode(raw)
+        body, encoding = payload.get("body"), payload["properties"].get("body_encoding")
+        if body and not (encoding == "utf-8" and body.isascii()):
+            try:
+                self.decode_body(body, encoding)
+            except (ValueError, TypeError, AttributeError) as error:
+                raise envelope.Unreadable(f"the body: {error}") from error
+        return payload
 
     def _deliver_some(self) -> None:
         """To the consumers: everything in an event loop, else one message per call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
+from types import NoneType
 from typing import Any
 
 from kombu.utils.json import dumps as kombu_dumps
@@ -32,13 +33,20 @@ def decode(raw: bytes) -> dict[str, Any]:
     try:
         # kombu's reader looks at every object for its marker, which costs more than the parsing
         payload = kombu_loads(raw) if b'"__type__"' in raw else json.loads(raw)
-        if not isinstance(payload["properties"], dict):
-            raise TypeError("properties are no object")
-        payload["properties"].setdefault("delivery_info", {})
-        payload.setdefault("headers", {})
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        properties = payload["properties"]
+        payload["headers"] = _object(payload.get("headers"))
+        properties["delivery_info"] = _object(properties.get("delivery_info"))
+        if not isinstance(payload.get("body"), (str, bytes, NoneType)):
+            raise TypeError("the body is no text")
+    except Exception as error:  # whatever kombu's markers make of it
         raise Unreadable(str(error)) from error
     return payload  # type: ignore[no-any-return]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, (dict, NoneType)):
+        raise TypeError("headers or delivery_info are no object")
+    return value or {}
 
 
 def mark_delivery(payload: dict[str, Any], tag: str, deliveries: int, *, waited: bool) -> None:

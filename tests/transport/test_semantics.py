@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from queue import Empty
 
@@ -218,7 +221,29 @@ def test_a_task_for_an_exchange_without_queues_is_refused(connection):
         producer.publish({}, exchange="nobody", routing_key="x", headers={"task": "t", "id": "1"})
 
 
-@pytest.mark.parametrize("junk", [{"m": "plain text"}, {"other": "field"}, {"m": "[1, 2]"}])
+def envelope(body="", **parts):
+    """What stands in a stream, and is wrong in some part."""
+    whole = {"body": body, "headers": {}, "properties": {"body_encoding": "utf-8"}, **parts}
+    return {"m": json.dumps(whole)}
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        {"m": "plain text"},
+        {"other": "field"},
+        {"m": "[1, 2]"},
+        envelope(properties="none"),
+        envelope(properties={"delivery_info": "direct"}),
+        envelope(headers=["id"]),
+        envelope(body={"args": []}),
+        envelope(body="\udc80"),
+        envelope("x", properties={"body_encoding": "base64"}),
+        envelope("x", properties={"body_encoding": "rot13"}),
+        envelope("x", properties={"body_encoding": 64}),
+        {"m": '{"properties": {}, "body": {"__type__": "decimal", "__value__": "x"}}'},
+    ],
+)
 def test_what_can_not_be_read_is_set_aside_as_it_is(junk, connection, client):
     """C20"""
     client.xadd("rs:{q}:0", junk)
@@ -232,6 +257,15 @@ def test_what_can_not_be_read_is_set_aside_as_it_is(junk, connection, client):
     [(_, dead)] = client.xrange("rs:{q}:dead")
     assert next(iter(junk.values())).encode() in dead[b"m"]
     assert dead[b"reason"] == b"undecodable"
+
+
+def test_an_envelope_needs_no_headers(connection, client):
+    """Producers in other languages write null where they have none."""
+    client.xadd("rs:{q}:0", envelope("hello", headers=None))
+
+    message = connection.SimpleQueue("q").get(timeout=5)
+
+    assert (message.body, message.headers) == (b"hello", {})
 
 
 def test_a_poisonous_message_is_set_aside_after_so_many_deliveries(redis_url, client):

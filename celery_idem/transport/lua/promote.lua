@@ -9,7 +9,8 @@ local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 
 local function place_by_score(base, score, body)
   local known, message = pcall(cjson.decode, body)
-  local name = known and type(message.headers) == 'table' and message.headers.id or 'unnamed'
+  local headers = known and type(message) == 'table' and message.headers
+  local name = type(headers) == 'table' and headers.id or 'unnamed'
   local id = string.format('%s%06d:%s', t[1], t[2], name)
   local rate = redis.call('GET', base .. ':scored') or '0'
   while redis.call('HEXISTS', base .. ':b', id) == 1 do id = id .. '+' end

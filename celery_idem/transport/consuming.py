@@ -20,6 +20,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from celery_idem.transport import envelope, picks, scripts
 from celery_idem.transport.leasing import Leasing
 from celery_idem.transport.moving import accept_call
+from celery_idem.transport.running import a_task_waits
 from celery_idem.transport.session import Held, LeaseOver, Session
 
 logger = logging.getLogger("celery_idem.transport")
@@ -145,9 +146,9 @@ class Consuming(Leasing):
         free: int | None = qos.free()
         if free is None:
             return self.fetch_limit if self.gathers_acks else 1
-        free -= len(self._inbox)
-        # Not for every single message that was acked: a quarter of the prefetch at a time.
-        if free < max(1, qos.prefetch_count // 4):
+        free = max(free - len(self._inbox), 0)
+        # Not for every single message that was acked, as long as the pool has some to go on with.
+        if free < qos.prefetch_count // 4 and self.gathers_acks and a_task_waits():
             return 0
         return min(free, self.fetch_limit)
 

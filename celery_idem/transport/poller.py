@@ -156,6 +156,10 @@ class Poller(kombu_base.Poller):  # type: ignore[misc]
             self.poller.register(waking_end, self.eventflags)
         return waking_end
 
+    def maybe_check_brpop_health(self) -> None:
+        """kombu's look at its BRPOP, which knows nothing of ``block_s``: it would drop a healthy
+        connection in the middle of a wait."""
+
     def drop_deaf_connections(self) -> None:
         """A half-open connection never becomes readable: drop it when its answer is overdue."""
         for channel in list(self._channels):

@@ -49,3 +49,40 @@ def test_a_killed_workers_messages_are_taken_over_within_the_lease_and_a_second(
     effects.wait_count("long:start", 2)
 
     assert third.children()
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent"])
+def test_a_free_place_takes_what_comes_while_all_others_are_busy(
+    pool, load_streams_app, effects, start_worker
+):
+    """C30: a worker that prefetches as much as it can run asks for one message as for many."""
+    app = load_streams_app(conf={"task_ignore_result": True})
+    start_worker(f"{APP}:app", pool=pool, concurrency=8)
+    for number in range(7):
+        app.slow.delay(f"long{number}", 15)
+    effects.wait_for(lambda it: all(it.count(f"long{n}:start") for n in range(7)))
+
+    app.effect.delay("short")
+
+    effects.wait_count("short", 1)
+    assert not any(effects.count(f"long{n}:end") for n in range(7))
+
+
+def test_a_wait_of_an_idle_worker_is_no_half_open_connection(
+    load_streams_app, effects, start_worker, redis_server
+):
+    """Whatever kombu's own interval for looking at its connections is."""
+    app = load_streams_app(options={"health_check_interval": 1, "block_s": 4, "lease_s": 30})
+    worker = start_worker(f"{APP}:app")
+    app.effect.delay("warm")
+    effects.wait_count("warm", 1)
+
+    with redis_server.client() as client:
+
+        def waits() -> int:
+            return client.info("commandstats").get("cmdstat_blpop", {}).get("calls", 0)
+
+        first = waits()
+        wait_until(lambda: waits() >= first + 6, what="some idle rounds")
+
+    assert "dropping stale connection" not in worker.log_text()

@@ -37,7 +37,7 @@ def has_buried(channel: Any) -> bool:
 
 def queues(channel: Any) -> list[str]:
     """The queues of which something was set aside."""
-    streams = list(channel.raw.scan_iter(f"{channel.keys.lane('*')}:dead", count=1000))
+    streams = list(channel.raw.scan_iter(f"{channel.keys.any_lane}:dead", count=1000))
     lanes = [name.decode().removesuffix(":dead") for name in streams if channel.raw.xlen(name)]
     return sorted(channel.keys.queue(lane) for lane in lanes)
 

@@ -54,7 +54,6 @@ class Channel(Consuming):
     socket_keepalive = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._ttl_ms: dict[str, int] = {}
         self._used_at: dict[str, float] = {}
         self.init_consuming()
         super().__init__(*args, **kwargs)
@@ -197,8 +196,4 @@ class Channel(Consuming):
         if not ttl_ms or time.monotonic() - self._used_at.get(queue, -ttl_ms) < ttl_ms / 3000:
             return
         self._used_at[queue] = time.monotonic()
-        lane = self.keys.lane(queue)
-        with self.raw.pipeline(transaction=False) as pipe:
-            for part in (*self.steps, "d", "z", "b", "i", "scored", "bell"):
-                pipe.pexpire(f"{lane}:{part}", ttl_ms)
-            pipe.execute()
+        scripts.KEEP(self.raw, [self.keys.lane(queue)], [ttl_ms, *self.steps])

@@ -79,10 +79,9 @@ class Consuming(Leasing):
     #: Take what stock producers send as well (docs: migration).
     accept_lists = False
 
-    steps: tuple[str, ...]
-
     def init_consuming(self) -> None:
-        self.lanes: tuple[str, ...] = ()  #: queues that are consumed
+        self.lanes = ()
+        self._ttl_ms = {}
         self._no_ack: set[str] = set()
         self._awaited: deque[Answer] = deque()
         self._inbox: deque[tuple[str, dict[str, Any]]] = deque()

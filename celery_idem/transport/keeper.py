@@ -13,11 +13,17 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Callable, Collection, Mapping
+from multiprocessing.util import Finalize
 from typing import Any
+from weakref import WeakSet
 
 import redis
+from redis.exceptions import NoPermissionError
 
 from celery_idem.transport import scripts
+from celery_idem.transport.keys import ALL_STEPS, FRONT
+from celery_idem.transport.running import tags_that_run, yet_to_run
 from celery_idem.transport.session import Session
 
 logger = logging.getLogger("celery_idem.transport")
@@ -41,16 +47,33 @@ DROP_PATIENCE_S = 2.0
 #: How often it is checked that the server and the session agree on what is held, in seconds.
 AUDIT_EVERY_S = 60.0
 
+#: Sessions that linger. With their process they end at once, not by their lease.
+_lingering: WeakSet[Session] = WeakSet()
+
+
+def _end_the_lingering() -> None:
+    for session in tuple(_lingering):
+        session.end()
+
+
+# as kombu gives back what a channel holds that nobody has closed
+Finalize(None, _end_the_lingering, exitpriority=1)
+
 
 class Keeper:
     """Renews a session's lease, hands out what is due, takes over from the dead."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(
+        self, session: Session, lanes_that_expire: Callable[[], Mapping[str, int]]
+    ) -> None:
         self.session = session
+        self._lanes_that_expire = lanes_that_expire
+        self._kept_at: dict[str, float] = {}
         self.lingering_since: float | None = None
         self._stopped = False
         self._no_sweep_before = 0.0
         self._seen_over: set[str] = set()
+        self._yet_to_run: Collection[Any] = ()
         self._fresh = True
         self._audit_at = 0.0
         self._thread = threading.Thread(
@@ -70,7 +93,9 @@ class Keeper:
         acked when it is done. So a short outage makes nobody run a task twice.
         """
         if self.lingering_since is None:
+            self._yet_to_run = yet_to_run()  # before Celery forgets them
             self.lingering_since = time.monotonic()
+            _lingering.add(self.session)
 
     # -- the thread
 
@@ -104,7 +129,11 @@ class Keeper:
         return self._stopped or self.session.ended or self.session.pid != os.getpid()
 
     def _look_at_uptime(self, client: Any) -> None:
-        uptime_s = float(client.info("server").get("uptime_in_seconds", GRACE_AFTER_OUTAGE_S))
+        try:
+            server = client.info("server")
+        except NoPermissionError:  # a user without INFO: it may have started just now
+            server = {"uptime_in_seconds": 0}
+        uptime_s = float(server.get("uptime_in_seconds", GRACE_AFTER_OUTAGE_S))
         if uptime_s < GRACE_AFTER_OUTAGE_S:
             self._no_sweep_before = time.monotonic() + GRACE_AFTER_OUTAGE_S - uptime_s
         self._fresh = False
@@ -112,16 +141,18 @@ class Keeper:
     def _turn(self, client: Any) -> float:
         """One round of work; the seconds until the next."""
         session = self.session
+        due_ms, over_ms = session.tick(client)
+        if session.leapt:
+            self._no_sweep_before = time.monotonic() + GRACE_AFTER_OUTAGE_S
         if time.monotonic() > self._audit_at:
             session.audit()
             session.recover(idle_s=AUDIT_EVERY_S / 2)
             self._audit_at = time.monotonic() + AUDIT_EVERY_S
-        due_ms, over_ms = session.tick(client)
         while due_ms == 0:
             moved, due_ms = scripts.PROMOTE(client, [session.keys.due], [PROMOTE_BATCH])
             if not moved:
                 break
-        wait_s = min(session.terms.lease_s / 3, LONGEST_SLEEP_S)
+        wait_s = min(session.terms.lease_s / 3, LONGEST_SLEEP_S, self._keep_lanes(client))
         if due_ms >= 0:
             # not all keepers at the same moment: the first one does it for all
             pause_s = PROMOTE_PAUSE_S * (1 + random.random())
@@ -129,6 +160,17 @@ class Keeper:
         if over_ms >= 0:
             wait_s = min(wait_s, self._look_at_the_dead(client, over_ms / 1000))
         return wait_s
+
+    def _keep_lanes(self, client: Any) -> float:
+        """Put off the expiry of lanes that are in use, at a third of their time; the seconds until
+        the next time. As in AMQP, a queue with a consumer does not go, however idle or busy."""
+        lanes = self._lanes_that_expire()
+        for lane, ttl_ms in lanes.items():
+            if time.monotonic() - self._kept_at.get(lane, -ttl_ms) >= ttl_ms / 3000:
+                scripts.KEEP(client, [lane], [ttl_ms, FRONT, *ALL_STEPS])
+                self._kept_at[lane] = time.monotonic()
+        next_at = (self._kept_at[lane] + ttl_ms / 3000 for lane, ttl_ms in lanes.items())
+        return max(min(next_at, default=time.monotonic() + LONGEST_SLEEP_S) - time.monotonic(), 0)
 
     def _look_at_the_dead(self, client: Any, over_s: float) -> float:
         patience_s = self._no_sweep_before - time.monotonic()
@@ -154,11 +196,12 @@ class Keeper:
     def _let_go(self) -> bool:
         """Give back what does not run any more; True when nothing is left to wait for."""
         session = self.session
-        if not session.flush():
+        if not (session.flush() and session.flush_requeues()):
             return False
         waited_s = time.monotonic() - (self.lingering_since or 0.0)
         if session.held and waited_s > DROP_PATIENCE_S:
-            over = set(session.held) - tags_that_run()
+            kept = {request.message.delivery_tag for request in tuple(self._yet_to_run)}
+            over = set(session.held) - tags_that_run() - kept
             # what has just ended may be acked in this moment: it is looked at twice
             session.give_back(over & self._seen_over)
             self._seen_over = over
@@ -166,7 +209,8 @@ class Keeper:
 
 
 class Flusher:
-    """Sends acks that the consumer's loop does not send, because it is busy or over."""
+    """Sends acks that the consumer's loop does not send, because it is busy or over, and requeues
+    that could not be sent."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -175,7 +219,7 @@ class Flusher:
         self._start = threading.Lock()
 
     def notice(self) -> None:
-        """An ack was gathered."""
+        """An ack was gathered, or a requeue could not be sent."""
         if not self._wanted.is_set():
             self._wanted.set()
             if self._thread is None:
@@ -196,47 +240,17 @@ class Flusher:
                 continue
             time.sleep(ACK_PATIENCE_S)
             self._wanted.clear()
-            # what came in the last moments is the consumer's to send
-            if session.has_acks and session.acks_wait_s() >= ACK_PATIENCE_S / 2:
-                if not self._flushed():
-                    time.sleep(RETRY_PAUSE_S)
-            if session.has_acks:
+            if not self._flushed():
+                time.sleep(RETRY_PAUSE_S)
+            if session.owes:
                 self._wanted.set()
 
     def _flushed(self) -> bool:
+        session = self.session
+        # what came in the last moments is the consumer's to send
+        due = session.has_acks and session.acks_wait_s() >= ACK_PATIENCE_S / 2
         try:
-            return self.session.flush()
+            return (not due or session.flush()) and session.flush_requeues()
         except Exception:
             logger.exception("acks are sent again after an error")
             return False
-
-
-def tags_that_run() -> set[str]:
-    """Delivery tags of the tasks that run in this worker now; none where Celery is not loaded."""
-    state: Any = sys.modules.get("celery.worker.state")
-    if state is None:
-        return set()
-    active = tuple(state.active_requests)
-    return {request.message.delivery_tag for request in active if _still_runs(request)}
-
-
-def _still_runs(request: Any) -> bool:
-    """Whether the pool still works on it.
-
-    A greenlet whose result could not be stored ends with an error and without an ack, and Celery
-    goes on counting its request as active.
-    """
-    reference = getattr(request, "_apply_result", None)
-    if reference is None:
-        return True  # solo: it runs in the very thread of the consumer
-    result = reference()
-    if result is None:
-        return False
-    if (future := getattr(result, "f", None)) is not None:  # threads
-        return not future.done()
-    if (jobs := getattr(result, "_cache", None)) is not None:  # prefork
-        # Celery before 5.6.3 forgets its children's jobs when it connects anew: no ack will come
-        return result._job in jobs
-    if callable(ready := getattr(result, "ready", None)):  # gevent
-        return not ready()
-    return not getattr(result, "dead", False)  # eventlet

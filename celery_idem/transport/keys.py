@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 #: Name of the consumer group of every stream.
@@ -10,6 +11,11 @@ GROUP = "w"
 FRONT = "f"
 #: Steps that a lane can have besides the front one: a digit each.
 ALL_STEPS = tuple("0123456789")
+
+
+def glob_of(text: str) -> str:
+    """A pattern (SCAN's) of this very text."""
+    return re.sub(r"([\\*?\[\]])", r"\\\1", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,11 @@ class Keys:
     def queue(self, lane: str) -> str:
         """The queue of a lane's key."""
         return lane[len(self.prefix) + 1 : -1]
+
+    @property
+    def any_lane(self) -> str:
+        """Pattern (SCAN's) of what the keys of all queues begin with."""
+        return f"{glob_of(self.prefix)}{{*}}"
 
     def stream(self, lane: str, step: str) -> str:
         return f"{lane}:{step}"

@@ -25,6 +25,9 @@ class Leasing(kombu_base.Channel):  # type: ignore[misc]
     requeue_delay_max_s = 60.0
 
     keys: Keys
+    steps: tuple[str, ...]
+    lanes: tuple[str, ...]  #: queues that are consumed
+    _ttl_ms: dict[str, int]  #: queue → time after which it goes when nobody uses it
     is_broken = False  #: the connection was lost, not closed
     gathers_acks = False  #: an event loop turns, and sends acks with its fetches
     _session: Session | None = None
@@ -58,6 +61,19 @@ class Leasing(kombu_base.Channel):  # type: ignore[misc]
         """Whether a message was handed out here and is not acked."""
         return self._session is not None and bool(self._session.held)
 
+    def lanes_that_expire(self) -> dict[str, int]:
+        """Lane → ms after which it goes: of what is consumed here, or something is held of."""
+        known = self._ttl_ms.copy()
+        if not known or self._session is None:
+            return {}
+        held = {it.lane for it in self._session.held.copy().values()}
+        lanes = {queue: self.keys.lane(queue) for queue in known}
+        return {
+            lane: known[queue]
+            for queue, lane in lanes.items()
+            if queue in self.lanes or lane in held
+        }
+
     def join(self, queues: list[str]) -> Session:
         """The session, registered for these queues and kept alive."""
         session = self.session
@@ -67,7 +83,7 @@ class Leasing(kombu_base.Channel):  # type: ignore[misc]
         if self._keeper is None:
             for sentence in status.warnings(session.client):
                 logger.warning("%s", sentence)
-            self._keeper = Keeper(session)
+            self._keeper = Keeper(session, self.lanes_that_expire)
             self._keeper.start()
         return session
 
@@ -83,8 +99,10 @@ class Leasing(kombu_base.Channel):  # type: ignore[misc]
             self.connection.cycle.wake()
 
     def requeue(self, tag: str) -> None:
-        if self._session is not None:
-            self._session.requeue(tag)
+        if self._session is None:
+            return
+        if not self._session.requeue(tag) and self._flusher is not None:
+            self._flusher.notice()
 
     def give_back(self, tags: list[str]) -> None:
         if self._session is not None:

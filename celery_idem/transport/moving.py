@@ -14,7 +14,7 @@ from typing import Any
 
 from celery_idem.core.errors import ConfigError
 from celery_idem.transport import envelope, kombu_base, scripts
-from celery_idem.transport.keys import FRONT
+from celery_idem.transport.keys import FRONT, glob_of
 
 logger = logging.getLogger("celery_idem.transport")
 
@@ -64,7 +64,7 @@ def accept_call(channel: Any, queue: str, count: int) -> tuple[list[str], list[s
 
 def stock_queues(channel: Any) -> list[str]:
     """Queues that stock's consumers or producers have declared on this server, by name."""
-    pattern = f"{channel.global_keyprefix}{channel.keyprefix_queue % ('*',)}"
+    pattern = f"{glob_of(channel.global_keyprefix)}{channel.keyprefix_queue % ('*',)}"
     names = set()
     for table in channel.raw.scan_iter(pattern, count=1000, _type="set"):
         for member in channel.raw.smembers(table):

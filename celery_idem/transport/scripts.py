@@ -41,6 +41,7 @@ class Script:
 PUT = Script("put")
 PUT_LATER = Script("put_later")
 PROMOTE = Script("promote")
+KEEP = Script("keep")
 FETCH = Script("fetch")
 ACK = Script("ack")
 REQUEUE = Script("requeue")

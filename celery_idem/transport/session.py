@@ -27,6 +27,8 @@ logger = logging.getLogger("celery_idem.transport")
 
 #: Messages that one call of the sweep takes over, so that a call stays below some milliseconds.
 SWEEP_BATCH = 200
+#: More time by the server's clock than by ours between two ticks, in seconds, is a leap.
+LEAP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class LeaseOver(redis.ConnectionError):
 class Session:
     """Messages held under one lease. Acks may come from any thread.
 
-    Raises nothing to those who ack: what can't be sent is kept and sent later, as long as the
-    lease holds.
+    Raises nothing to those who ack or requeue: what can't be sent is kept and sent later, as long
+    as the lease holds.
     """
 
     def __init__(self, keys: Keys, pool: Any, terms: Terms) -> None:
@@ -71,9 +73,11 @@ class Session:
         self.lost = False  #: declared dead by the server
         self.ended = False
         self.renewed_at = time.monotonic()
+        self.leapt = False  #: the server's clock leapt ahead before the last tick
         self._joined: set[str] = set()
         self._outbox: list[Held] = []
         self._on_the_way: list[Held] = []  # acks that were sent, and not answered
+        self._requeues: list[Held] = []  # those that could not be sent
         self._oldest_ack_at = 0.0
         self._lock = threading.Lock()
 
@@ -131,9 +135,10 @@ class Session:
         over; -1 where there is none."""
         sent_at = time.monotonic()
         keys = [self.keys.leases, self.keys.due, self.keys.dying, self.keys.pulse]
-        alive, due_ms, over_ms = scripts.TICK(
+        alive, due_ms, over_ms, silent_ms = scripts.TICK(
             self.client if client is None else client, keys, [self.name, self.lease_ms]
         )
+        self.leapt = silent_ms / 1000 > sent_at - self.renewed_at + LEAP_S
         if alive:
             self.renewed_at = sent_at
         elif self._joined:
@@ -161,9 +166,14 @@ class Session:
         return bool(self._outbox)
 
     @property
+    def owes(self) -> bool:
+        """Whether the server has yet to be told of an ack or a requeue."""
+        return bool(self._outbox or self._requeues)
+
+    @property
     def is_idle(self) -> bool:
-        """Whether nothing is held, and every ack was answered."""
-        return not (self.held or self._outbox or self._on_the_way)
+        """Whether nothing is held, and every ack and requeue was answered."""
+        return not (self.held or self._on_the_way or self.owes)
 
     def acks_wait_s(self) -> float:
         """Seconds that the oldest gathered ack has been waiting."""
@@ -225,21 +235,40 @@ class Session:
         self.acked(acks, reply)
         return True
 
-    def requeue(self, tag: str) -> None:
-        """Put a message back: the first time at once, then after a delay that doubles."""
-        held = self.held.pop(tag, None)
-        if held is None:
-            return
+    def requeue(self, tag: str) -> bool:
+        """Put a message back: the first time at once, then after a delay that doubles. False: the
+        server can't be told now, and :meth:`flush_requeues` will."""
+        with self._lock:
+            held = self.held.pop(tag, None)
+            if held is None:
+                return True
+            self._requeues.append(held)
+        return self.flush_requeues()
+
+    def flush_requeues(self) -> bool:
+        """Send what could not be sent. False: kept for later."""
+        while True:
+            with self._lock:
+                if not self._requeues:
+                    return True
+                held = self._requeues.pop()
+            try:
+                self._requeue(held)
+            except BaseException as error:
+                with self._lock:
+                    self._requeues.append(held)
+                if not isinstance(error, (redis.RedisError, OSError)):
+                    raise
+                logger.info("a requeue waits for the server: %s", error)
+                return False
+
+    def _requeue(self, held: Held) -> None:
         keys = [held.lane, self.keys.due, self.keys.wake]
         delays = [
             int(self.terms.requeue_delay_s * 1000),
             int(self.terms.requeue_delay_max_s * 1000),
         ]
-        try:
-            scripts.REQUEUE(self.client, keys, [self.name, held.step, held.id, *delays])
-        except redis.RedisError:
-            self.held[tag] = held  # still ours, so it goes back with the session
-            raise
+        scripts.REQUEUE(self.client, keys, [self.name, held.step, held.id, *delays])
 
     def give_back(self, tags: Iterable[str]) -> None:
         """Put messages back to the front of their lanes at once, uncharged with a delay."""
@@ -258,7 +287,9 @@ class Session:
         """
         lanes = self.joined  # before what is known: a lane that joins meanwhile has nothing old
         with self._lock:
-            known = [*self.held.copy().values(), *self._outbox, *self._on_the_way]
+            known = [
+                *self.held.copy().values(), *self._outbox, *self._on_the_way, *self._requeues,
+            ]  # fmt: skip
         for lane in lanes:
             pairs = [part for held in known if held.lane == lane for part in (held.step, held.id)]
             args: list[scripts.Arg] = [self.name, "others", int(idle_s * 1000), *pairs]
@@ -301,6 +332,7 @@ class Session:
             return
         try:
             self.flush()
+            self.flush_requeues()
             self.ended = True
             if self._joined:
                 while self.sweep(end=self.name):

@@ -63,7 +63,7 @@ def lanes(connection: Any) -> list[LaneStatus]:
 def known_queues(channel: Any) -> list[str]:
     """Names of all queues that have any key."""
     keys = channel.keys
-    pattern = f"{keys.prefix}{{*}}:*"
+    pattern = f"{keys.any_lane}:*"
     found = {
         name.rpartition(b"}")[0][len(keys.prefix) + 1 :].decode()
         for name in channel.raw.scan_iter(pattern, count=1000)

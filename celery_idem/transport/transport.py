@@ -68,7 +68,7 @@ class SSLTransport(Transport):
     """``rediss-streams://``; without SSL options the certificate is checked."""
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
-        if not client.ssl:
+        if not isinstance(client.ssl, dict):  # broker_use_ssl=True says no more than the URL
             client.ssl = {"ssl_cert_reqs": ssl.CERT_REQUIRED}
         super().__init__(client, **kwargs)
 

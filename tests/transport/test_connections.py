@@ -50,6 +50,8 @@ def test_tls_checks_certificates_unless_told_otherwise():
 
     assert default == {"ssl_cert_reqs": ssl.CERT_REQUIRED}
     assert chosen == {"ssl_cert_reqs": ssl.CERT_NONE}
+    said_twice = Connection("rediss-streams://localhost:6379/0", ssl=True).transport.client.ssl
+    assert said_twice == default
 
 
 @pytest.fixture
@@ -143,3 +145,28 @@ def test_one_node_of_a_cluster_with_all_keys_in_one_slot(
 
 def _cluster_state(client: redis.Redis) -> object:
     return client.execute_command("CLUSTER INFO").get("cluster_state")
+
+
+def test_a_user_without_dangerous_commands_and_a_password_of_odd_letters(
+    load_streams_app, effects, start_worker, redis_server
+):
+    """Managed servers give no other user; INFO is among what it may not say."""
+    with redis_server.client() as client:
+        client.acl_setuser(
+            "shop", enabled=True, passwords="+p@ss:/w#rd%", keys="*", channels="*",
+            categories=["+@all", "-@dangerous"],
+        )  # fmt: skip
+    host, port = redis_server.address
+    url = f"redis-streams://shop:p%40ss%3A%2Fw%23rd%25@{host}:{port}/0"
+    app = load_streams_app(broker=url)
+    doomed = start_worker(f"{APP}:app")
+    app.slow.delay("taken over", 0.5)
+    effects.wait_count("taken over:start", 1)
+
+    doomed.kill_tree()
+    worker = start_worker(f"{APP}:app", concurrency=2)
+    app.effect.apply_async(("later",), countdown=0.5)
+
+    effects.wait_count("taken over:end", 1)
+    effects.wait_count("later", 1)
+    assert worker.returncode is None

@@ -18,12 +18,13 @@ def pending(client) -> list[object]:
     return [*held, *client.zrange("rs:leases", 0, -1, withscores=True), client.time()]
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_a_task_that_runs_through_an_outage_is_acked_after_it_and_not_run_twice(
-    load_streams_app, effects, start_worker, redis_server, fault_proxy
+    pool, load_streams_app, effects, start_worker, redis_server, fault_proxy
 ):
     proxy = fault_proxy(redis_server.address)
     app = load_streams_app(broker=streams(proxy.url()))
-    worker = start_worker(f"{APP}:app", concurrency=2)
+    worker = start_worker(f"{APP}:app", pool=pool, concurrency=2)
     app.slow.delay("long", 8)
     effects.wait_count("long:start", 1)
 
@@ -36,8 +37,55 @@ def test_a_task_that_runs_through_an_outage_is_acked_after_it_and_not_run_twice(
     effects.wait_count("long:end", 1)
     with redis_server.client() as client:
         wait_until(lambda: client.xlen("rs:{celery}:0") == 0, what="the late ack")
-    if celery.VERSION >= (5, 6, 3):  # before, it forgets what its children run: it starts again
+    # before, it forgets what its children run: it starts again
+    if pool != "prefork" or celery.VERSION >= (5, 6, 3):
         assert effects.count("long:start") == 1
+    assert worker.returncode is None
+
+
+def test_what_waits_for_a_thread_during_an_outage_is_run_once(
+    load_streams_app, effects, start_worker, redis_server, fault_proxy
+):
+    """The pool has it already, and runs it whatever became of the connection."""
+    proxy = fault_proxy(redis_server.address)
+    app = load_streams_app(
+        broker=streams(proxy.url()), conf={"worker_prefetch_multiplier": 4}, options={"lease_s": 20}
+    )
+    worker = start_worker(f"{APP}:app", pool="threads", concurrency=1)
+    app.slow.delay("long", 8)
+    effects.wait_count("long:start", 1)
+    app.effect.delay("waiting")
+    worker.wait_log(r"(?s)streams\.slow\[.*streams\.effect\[\S+ received")
+
+    proxy.cut()
+    worker.wait_log("Connection to broker lost|Trying to re-establish")
+    proxy.heal()
+
+    effects.wait_count("waiting", 1, 60)
+    with redis_server.client() as client:
+        wait_until(lambda: not pending(client)[0:-2], what="the late acks")
+        wait_until(lambda: client.xlen("rs:{celery}:f") == 0, what="no second delivery")
+    assert (effects.count("long:start"), effects.count("waiting")) == (1, 1)
+
+
+def test_an_idle_worker_survives_a_master_that_becomes_a_replica(
+    load_streams_app, effects, start_worker, redis_server, make_redis
+):
+    """C64: an orderly failover. The server ends every wait with UNBLOCKED."""
+    other = make_redis("other")
+    app = load_streams_app()
+    worker = start_worker(f"{APP}:app")
+    app.effect.delay("before")
+    effects.wait_count("before", 1)
+    with redis_server.client() as client:
+        wait_until(lambda: client.info("clients")["blocked_clients"] >= 2, what="an idle worker")
+
+        client.replicaof(*other.address)
+        worker.wait_log("Connection to broker lost|Trying to re-establish|Cannot connect", 60)
+        client.replicaof("NO", "ONE")
+    app.effect.delay("after")
+
+    effects.wait_count("after", 1, 60)
     assert worker.returncode is None
 
 

@@ -12,8 +12,10 @@ import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 
 import celery_idem.transport
+from celery_idem.transport import status
 from celery_idem.transport.errors import Unroutable
 from tests.support.waiting import wait_until
+from tests.support.workers import ROOT
 from tests.transport.conftest import APP, streams
 
 #: commands that the transport sends
@@ -103,6 +105,24 @@ def test_a_requeued_message_comes_again_later_each_time_with_its_count(connectio
     assert pauses[1] < pauses[2]
 
 
+def test_a_requeue_that_the_server_refuses_for_now_is_told_it_later(redis_server):
+    with (
+        Connection(streams(redis_server.url())) as connection,
+        redis_server.client() as client,
+    ):
+        queue = connection.SimpleQueue("q")
+        queue.put("again")
+        message = queue.get(timeout=5)
+
+        client.config_set("min-replicas-to-write", 1)
+        message.requeue()
+        assert client.xlen("rs:{q}:f") == 0
+        client.config_set("min-replicas-to-write", 0)
+
+        wait_until(lambda: client.xlen("rs:{q}:f") == 1, what="the message at the front")
+        assert queue.get(timeout=5).headers["x-delivery-count"] == 1
+
+
 def test_a_rejected_message_is_gone(connection, client):
     queue = connection.SimpleQueue("q")
     queue.put("no")
@@ -184,6 +204,28 @@ def test_taking_from_an_expiring_queue_keeps_it(connection, client):
     queue.get(no_ack=True)
 
     assert client.pttl("rs:{brief}:0") > 20_000
+
+
+def test_a_queue_with_a_consumer_does_not_expire(connection, client):
+    """As in AMQP: neither what waits behind a long job goes, nor what the job itself is made of."""
+    channel = connection.default_channel
+    channel.basic_qos(0, 1, False)
+    got = []
+    queue = Queue("brief", Exchange("x"), "k", expires=0.6, channel=channel)
+    with Consumer(channel, [queue], callbacks=[lambda body, message: got.append(message)]):
+        for word in ("held", "waits"):
+            Producer(channel).publish(word, exchange="x", routing_key="k")
+        connection.drain_events(timeout=5)
+        taken = time.monotonic()
+        wait_until(lambda: time.monotonic() - taken > 1.5, what="twice the time of the queue")
+
+        assert client.xpending("rs:{brief}:0", "w")["pending"] == 1
+        got[0].ack()
+        connection.drain_events(timeout=5)
+        got[1].ack()
+
+    assert [message.payload for message in got] == ["held", "waits"]
+    wait_until(lambda: not client.keys("rs:{brief}*"), what="the expiry without a consumer")
 
 
 def test_topic_and_fanout_exchanges(connection):
@@ -294,6 +336,14 @@ def test_a_global_prefix_holds_for_every_key(redis_url, client):
         assert all(key.startswith(b"shop:") for key in client.keys("*"))
 
 
+def test_a_prefix_with_the_letters_of_a_pattern_is_found(redis_url):
+    options = {"global_keyprefix": "shop[1]*:"}
+    with Connection(streams(redis_url), transport_options=options) as connection:
+        connection.SimpleQueue("q").put(1)
+
+        assert [it.queue for it in status.lanes(connection)] == ["q"]
+
+
 @pytest.mark.slow
 def test_remote_control_and_consumers_added_and_cancelled(
     load_streams_app, effects, start_worker, redis_server
@@ -393,3 +443,24 @@ def test_an_idle_worker_costs_the_server_less_than_a_command_a_second(
 
     grown = {name: after[name] - before[name] for name in after}
     assert sum(grown.values()) / took_s < 1, grown
+
+
+def test_what_a_process_holds_whose_connection_broke_goes_back_when_it_ends(redis_url, client):
+    """At once, and not when its lease is over."""
+    with Connection(streams(redis_url)) as connection:
+        connection.SimpleQueue("q").put("held")
+    code = (
+        "import sys, celery_idem.transport; from kombu import Connection\n"
+        "connection = Connection(sys.argv[1], transport_options={'lease_s': 600})\n"
+        "print(connection.SimpleQueue('q').get(timeout=5).payload)\n"
+        "connection.collect()\n"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", code, streams(redis_url)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+
+    assert ended.stdout == "held\n"
+    assert client.xlen("rs:{q}:f") == 1
+    assert client.zcard("rs:leases") == 0

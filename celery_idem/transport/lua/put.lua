@@ -19,8 +19,11 @@ else
 end
 if redis.call('LLEN', base .. ':bell') == 0 then redis.call('LPUSH', base .. ':bell', 1) end
 if ARGV[3] ~= '0' then
-  for _, part in ipairs({':f', ':0', ':' .. ARGV[1], ':d', ':z', ':b', ':i', ':scored', ':bell'}) do
+  for _, part in ipairs({':f', ':0', ':' .. ARGV[1], ':z', ':b', ':i', ':scored', ':bell'}) do
     redis.call('PEXPIRE', base .. part, ARGV[3])
   end
+  -- what waits for its time is not to go before that
+  local left = redis.call('PTTL', base .. ':d')
+  if left >= 0 and left < tonumber(ARGV[3]) then redis.call('PEXPIRE', base .. ':d', ARGV[3]) end
 end
 return id

@@ -17,7 +17,8 @@ if redis.call('ZRANGE', KEYS[2], 0, 0)[1] == base
   redis.call('LPUSH', KEYS[3], 1)
 end
 if ARGV[4] ~= '0' then
-  -- a lane is not thrown away before what waits in it is due
-  redis.call('PEXPIRE', base .. ':d', math.max(tonumber(ARGV[4]), delay + tonumber(ARGV[4])))
+  -- a lane is not thrown away before the last of what waits in it is due
+  local last = tonumber(redis.call('ZRANGE', base .. ':d', -1, -1, 'WITHSCORES')[2])
+  redis.call('PEXPIRE', base .. ':d', math.max(last - math.floor(us / 1000), 0) + tonumber(ARGV[4]))
 end
 return due

@@ -6,12 +6,15 @@
 redis.call('ZREM', KEYS[1], '')
 local t = redis.call('TIME')
 local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
-local found = {}
+local found, overdue = {}, {}
 if ARGV[3] ~= '' then
   redis.call('ZREM', KEYS[1], ARGV[3])
   redis.call('ZADD', KEYS[2], now, ARGV[3])
+else
+  -- not by one that ends: after an outage only keepers know whether the living had time to renew
+  overdue = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. now, 'LIMIT', 0, 10)
 end
-for _, session in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. now, 'LIMIT', 0, 10)) do
+for _, session in ipairs(overdue) do
   -- from here on it can take and ack nothing any more, even if it wakes up
   redis.call('ZREM', KEYS[1], session)
   redis.call('ZADD', KEYS[2], now, session)

@@ -71,7 +71,21 @@ def give_back(client, which, pairs=(), session="me", idle=0) -> int:
 
 
 def tick(client, session="me", lease_ms=5000) -> list[int]:
-    return scripts.TICK(client, [LEASES, DUE, DYING, PULSE], [session, lease_ms])
+    """Without the silence before it."""
+    return scripts.TICK(client, [LEASES, DUE, DYING, PULSE], [session, lease_ms])[:3]
+
+
+def silence(client, session="me", lease_ms=5000) -> int:
+    """A tick's word on how long ago the last one was, in ms."""
+    return scripts.TICK(client, [LEASES, DUE, DYING, PULSE], [session, lease_ms])[3]
+
+
+def put(client, ttl=0, step="0") -> str:
+    return scripts.PUT(client, [LANE], [step, "body", ttl, "0", 0, "id"])
+
+
+def keep(client, ttl) -> int:
+    return scripts.KEEP(client, [LANE], [ttl, *STEPS])
 
 
 def join(client, *lanes: str, first: str = "1", lease_ms: int = 5000) -> int:

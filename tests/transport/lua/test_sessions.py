@@ -28,6 +28,7 @@ from tests.transport.lua.acting import (
     ms_of,
     now_ms,
     promote,
+    silence,
     sweep,
     tick,
     timed,
@@ -72,6 +73,14 @@ def test_a_tick_says_when_there_is_something_to_do(client):
     assert HOUR_MS - 60_000 < over <= HOUR_MS + 1
     client.zadd(DYING, {"gone": 1})
     assert tick(client)[2] == 0
+
+
+def test_a_tick_says_how_long_ago_the_last_one_was(client):
+    assert silence(client) == 0, "there was none"
+    client.zadd(LEASES, {"me": now_ms(client) + 5000 - HOUR_MS})
+
+    assert HOUR_MS <= silence(client) < HOUR_MS + 60_000
+    assert 0 <= silence(client) < 60_000
 
 
 def test_leases_go_back_with_the_servers_clock(client):
@@ -255,3 +264,15 @@ def test_what_is_held_under_no_lease_is_handed_to_the_sweep(client):
     left = {it["name"] for it in client.xinfo_consumers(MAIN, "w")}
     assert left == {"lives", "dying", "nobody", "lost"}
     assert audit(client) == 0
+
+
+def test_who_ends_judges_no_other_session(client):
+    """After an outage all leases are over, and only keepers give the living time to renew."""
+    client.zadd(LEASES, {"me": 1, "living": 2})
+    client.sadd(f"{SESSIONS}living", LANE)
+    entry = holds(client, "living", MAIN)
+
+    sweep(client, end="me")
+
+    assert client.zrange(LEASES, 0, -1) == ["living"]
+    assert held_by(client, MAIN) == {entry: "living"}

@@ -16,10 +16,13 @@ from tests.transport.lua.acting import (
     OTHER,
     WAKE,
     inside,
+    keep,
     now_ms,
     promote,
+    put,
     put_later,
     timed,
+    waits,
 )
 
 # -- publishing, and what waits for its time
@@ -93,6 +96,46 @@ def test_a_lane_outlives_what_waits_in_it(delay, client):
 
     assert delay < client.pttl(LATER) <= delay + 60_000
     assert client.pttl(LATER) > delay + 30_000
+
+
+def test_neither_a_sooner_message_nor_one_for_now_shortens_the_time_of_a_later_one(client):
+    put_later(client, HOUR_MS, 60_000)
+
+    put_later(client, 1000, 60_000)
+    assert client.pttl(LATER) > HOUR_MS
+    put(client, 60_000)
+    assert client.pttl(LATER) > HOUR_MS
+    keep(client, 60_000)
+    assert client.pttl(LATER) > HOUR_MS
+
+
+def test_what_waits_for_its_time_is_put_off_with_its_lane(client):
+    put_later(client, 1000, 60_000)
+
+    put(client, 600_000)
+    assert client.pttl(LATER) > 500_000
+    keep(client, 6_000_000)
+    assert client.pttl(LATER) > 5_000_000
+
+
+def test_what_was_requeued_without_a_time_of_its_lane_gets_none_from_a_message_for_now(client):
+    put_later(client, HOUR_MS, 0)
+
+    put(client, 60_000)
+
+    assert client.pttl(LATER) == -1
+
+
+def test_a_lane_in_use_is_put_off_whole_and_never_shortened(client):
+    waits(client, MAIN)
+    waits(client, FRONT)
+    client.pexpire(FRONT, HOUR_MS)
+
+    keep(client, 60_000)
+
+    assert 30_000 < client.pttl(MAIN) <= 60_000
+    assert client.pttl(FRONT) > 60_000
+    assert client.exists(LATER) == 0
 
 
 def test_what_is_due_comes_to_its_stream_with_what_it_is_known_by(client):

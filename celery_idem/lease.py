@@ -240,7 +240,7 @@ def is_gone(pid: int) -> bool:
     """Whether the process runs no code any more (ended, or a zombie that waits to be reaped)."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # no process has the number of a green thread
         return True
     except PermissionError:
         return False

@@ -117,6 +117,24 @@ def test_the_hard_time_limit_frees_the_key_at_once(
     assert record_of(tasks, "faulty.hangs:hangs:h").state is State.DONE
 
 
+def test_the_hard_time_limit_of_a_green_thread_frees_the_key_at_once(
+    load: Any, start_worker: Any, effects: Effects, gate: Any
+) -> None:
+    """C57: such a job has no process whose end could be waited for."""
+    tasks = load(idem={"lease_s": 600})
+    worker = start_worker(APP, pool="gevent", concurrency=4)
+    stuck = tasks.hangs.delay("h", str(gate()))
+    effects.wait_count("start:h", 1)
+    worker.wait_log("Hard time limit")
+    gate(2).touch()
+
+    again = tasks.hangs.delay("h", str(gate()))
+
+    assert again.get(timeout=DEADLINE_S) == "h"
+    assert stuck.state == "FAILURE"
+    assert "lease keeper failed" not in worker.log_text()
+
+
 def test_the_soft_time_limit_is_a_failure_and_frees_the_key(
     load: Any, start_worker: Any, effects: Effects, gate: Any
 ) -> None:

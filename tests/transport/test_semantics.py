@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
-from queue import Empty
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
@@ -185,49 +183,6 @@ def test_a_deleted_queue_leaves_no_key(connection, client):
     assert client.keys("rs:{gone}*") == []
 
 
-def test_an_expiring_queue_goes_when_nobody_uses_it(connection, client):
-    queue = Queue("brief", Exchange("x"), "k", expires=0.3, channel=connection.default_channel)
-    queue.declare()
-    Producer(connection.default_channel).publish(1, exchange="x", routing_key="k")
-    assert client.exists("rs:{brief}:0")
-
-    wait_until(lambda: not client.keys("rs:{brief}*"), what="the expiry")
-
-
-def test_taking_from_an_expiring_queue_keeps_it(connection, client):
-    queue = Queue("brief", Exchange("x"), "k", expires=30, channel=connection.default_channel)
-    queue.declare()
-    for _ in range(2):
-        Producer(connection.default_channel).publish(1, exchange="x", routing_key="k")
-    client.pexpire("rs:{brief}:0", 5000)
-
-    queue.get(no_ack=True)
-
-    assert client.pttl("rs:{brief}:0") > 20_000
-
-
-def test_a_queue_with_a_consumer_does_not_expire(connection, client):
-    """As in AMQP: neither what waits behind a long job goes, nor what the job itself is made of."""
-    channel = connection.default_channel
-    channel.basic_qos(0, 1, False)
-    got = []
-    queue = Queue("brief", Exchange("x"), "k", expires=0.6, channel=channel)
-    with Consumer(channel, [queue], callbacks=[lambda body, message: got.append(message)]):
-        for word in ("held", "waits"):
-            Producer(channel).publish(word, exchange="x", routing_key="k")
-        connection.drain_events(timeout=5)
-        taken = time.monotonic()
-        wait_until(lambda: time.monotonic() - taken > 1.5, what="twice the time of the queue")
-
-        assert client.xpending("rs:{brief}:0", "w")["pending"] == 1
-        got[0].ack()
-        connection.drain_events(timeout=5)
-        got[1].ack()
-
-    assert [message.payload for message in got] == ["held", "waits"]
-    wait_until(lambda: not client.keys("rs:{brief}*"), what="the expiry without a consumer")
-
-
 def test_topic_and_fanout_exchanges(connection):
     channel = connection.default_channel
     topic, fan = Exchange("t", "topic"), Exchange("f", "fanout")
@@ -261,69 +216,6 @@ def test_a_task_for_an_exchange_without_queues_is_refused(connection):
 
     with pytest.raises(Unroutable, match="no queue is bound to exchange 'nobody'"):
         producer.publish({}, exchange="nobody", routing_key="x", headers={"task": "t", "id": "1"})
-
-
-def envelope(body="", **parts):
-    """What stands in a stream, and is wrong in some part."""
-    whole = {"body": body, "headers": {}, "properties": {"body_encoding": "utf-8"}, **parts}
-    return {"m": json.dumps(whole)}
-
-
-@pytest.mark.parametrize(
-    "junk",
-    [
-        {"m": "plain text"},
-        {"other": "field"},
-        {"m": "[1, 2]"},
-        envelope(properties="none"),
-        envelope(properties={"delivery_info": "direct"}),
-        envelope(headers=["id"]),
-        envelope(body={"args": []}),
-        envelope(body="\udc80"),
-        envelope("x", properties={"body_encoding": "base64"}),
-        envelope("x", properties={"body_encoding": "rot13"}),
-        envelope("x", properties={"body_encoding": 64}),
-        {"m": '{"properties": {}, "body": {"__type__": "decimal", "__value__": "x"}}'},
-    ],
-)
-def test_what_can_not_be_read_is_set_aside_as_it_is(junk, connection, client):
-    """C20"""
-    client.xadd("rs:{q}:0", junk)
-    queue = connection.SimpleQueue("q")
-    queue.put("good")
-
-    message = queue.get(timeout=5)
-
-    assert message.payload == "good"
-    message.ack()
-    [(_, dead)] = client.xrange("rs:{q}:dead")
-    assert next(iter(junk.values())).encode() in dead[b"m"]
-    assert dead[b"reason"] == b"undecodable"
-
-
-def test_an_envelope_needs_no_headers(connection, client):
-    """Producers in other languages write null where they have none."""
-    client.xadd("rs:{q}:0", envelope("hello", headers=None))
-
-    message = connection.SimpleQueue("q").get(timeout=5)
-
-    assert (message.body, message.headers) == (b"hello", {})
-
-
-def test_a_poisonous_message_is_set_aside_after_so_many_deliveries(redis_url, client):
-    options = {"max_deliveries": 3, "requeue_delay_s": 0.01}
-    with Connection(streams(redis_url), transport_options=options) as connection:
-        queue = connection.SimpleQueue("q")
-        queue.put("poison")
-        for _ in range(3):
-            queue.get(timeout=5).requeue()
-
-        with pytest.raises(Empty):
-            queue.get(timeout=0.5)
-
-    [(_, dead)] = client.xrange("rs:{q}:dead")
-    assert dead[b"reason"] == b"poison"
-    assert dead[b"n"] == b"3"
 
 
 def test_a_global_prefix_holds_for_every_key(redis_url, client):

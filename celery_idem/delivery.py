@@ -26,6 +26,12 @@ ATTEMPTS_PER_REPLAY = 1_000_000
 #: Attempts of one ``Task.replace()``: what replaces a task has its id, and starts at 0 again, too.
 ATTEMPTS_PER_REPLACEMENT = 1_000_000_000
 
+#: Header: the lane that it was sent to (``celery_idem.lanes.routing.LANE_HEADER``).
+_LANE_HEADER = "idem_lane"
+#: What names a piece of work, or orders its attempts: a retry without would be another's, or older
+#: than what it follows.
+_OF_THE_WORK = (KEY_HEADER, FINGERPRINT_HEADER, REPLAYS_HEADER, _LANE_HEADER)
+
 #: Celery's own count of replacements: a header of the message, a field of the request.
 _REPLACEMENTS = "replaced_task_nesting"
 
@@ -113,6 +119,11 @@ class Delivery:
         """Headers for a retry with other arguments: it is the same work, under the same key."""
         kept = {KEY_HEADER: self.key[len(f"{scope_of(task_name)}:") :]}
         return {**kept, FINGERPRINT_HEADER: self.fingerprint} if self.fingerprint else kept
+
+    @staticmethod
+    def of_the_work(headers: Mapping[str, Any]) -> dict[str, Any]:
+        """Headers that every retry has, whatever headers its body gives it."""
+        return {name: headers[name] for name in _OF_THE_WORK if name in headers}
 
     @staticmethod
     def without_counts(headers: Mapping[str, Any]) -> dict[str, Any]:

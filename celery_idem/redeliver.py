@@ -8,11 +8,12 @@ import time
 from datetime import datetime, timezone
 from typing import Any, NoReturn
 
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, ImproperlyConfigured, QueueNotFound, Reject
+from kombu.exceptions import EncodeError
 from kombu.serialization import registry  # type: ignore[attr-defined]
 
 from celery_idem.confirming import confirming
-from celery_idem.core.errors import RequeuedTooOften
+from celery_idem.core.errors import ConfigError, KeyInvalid, RequeuedTooOften
 from celery_idem.delivery import REQUEUES_HEADER, WAITS_HEADER, Delivery
 
 logger = logging.getLogger("celery_idem.redeliver")
@@ -24,6 +25,9 @@ FIRST_PAUSE_S = 0.25
 #: First and longest pause of a message whose body asked for a requeue, in seconds.
 FIRST_REQUEUE_PAUSE_S = 1.0
 LONGEST_REQUEUE_PAUSE_S = 60.0
+#: Errors of publishing that are the call's own, and the same at the next try: its arguments can't
+#: be written, its key or lane is none, its queue is not there and may not be made.
+NOT_THE_BROKERS = (EncodeError, ConfigError, KeyInvalid, ImproperlyConfigured, QueueNotFound)
 
 
 def come_back(task: Any, delivery: Delivery, remaining_s: float, lease_s: float) -> NoReturn:

@@ -12,7 +12,6 @@ from typing import Any
 
 from celery.app.task import Task
 from celery.exceptions import Reject
-from kombu.exceptions import EncodeError
 
 from celery_idem.binding import binding_of
 from celery_idem.confirming import confirming
@@ -27,7 +26,7 @@ from celery_idem.options import (
     check_attributes,
     terms_of,
 )
-from celery_idem.redeliver import carried_over, wait_before_it_goes_back
+from celery_idem.redeliver import NOT_THE_BROKERS, carried_over, wait_before_it_goes_back
 from celery_idem.run import DELIVERY, HOLDING, RETRY, STEPS, Run, is_running
 from celery_idem.steps import Steps
 
@@ -154,13 +153,38 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
 
         Raises :class:`KeyInvalid` or :class:`ConfigError` for a bad one, before anything is sent.
         """
-        if idem_key is not None:
-            keys.check_key(idem_key, f"{self.name}.apply_async(idem_key=…)")
-            options["headers"] = {**(options.get("headers") or {}), KEY_HEADER: idem_key}
-        lane = lane if lane is not None else self.lane
+        return super().apply_async(args, kwargs, *more, **self._named(idem_key, lane, options))
+
+    def apply(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        *more: Any,
+        idem_key: str | None = None,
+        lane: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Celery's, and: ``idem_key`` as in :meth:`apply_async`. A lane must be one, and has no
+        further meaning here."""
+        options = self._with_key(idem_key, options)
         if lane is not None:
-            options = self._lane_options(lane, options)
-        return super().apply_async(args, kwargs, *more, **options)
+            options = self._in_lane(lane, options)
+        return super().apply(args, kwargs, *more, **options)
+
+    def apply_async_on_commit(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        *,
+        using: str | None = None,
+        idem_key: str | None = None,
+        lane: str | None = None,
+        **options: Any,
+    ) -> str:
+        """:meth:`apply_async` when the transaction commits. A bad key or lane is an error now: then
+        it would be too late."""
+        options = self._named(idem_key, lane, options)
+        return super().apply_async_on_commit(args, kwargs, using=using, **options)
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:
         """Celery's, and: only the holder of the key may publish a retry, RabbitMQ has to confirm
@@ -185,9 +209,9 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
             wait_before_it_goes_back()
             raise Reject(error, requeue=True) from error
         except Reject as reject:
-            # Celery drops the message here. An error of the message itself would repeat for ever.
+            # Celery drops the message here. An error of the message itself would be there again.
             reason: Any = reject.args[0] if reject.args else None
-            if isinstance(reason, EncodeError):
+            if isinstance(reason, NOT_THE_BROKERS):
                 raise reason from None
             wait_before_it_goes_back()
             raise Reject(reason, requeue=True) from reject
@@ -204,18 +228,34 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
         return super().replace(sig)
 
     def signature_from_request(
-        self, request: Any = None, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
+        self,
+        request: Any = None,
+        args: Any = None,
+        kwargs: Any = None,
+        *more: Any,
+        lane: str | None = None,
+        **options: Any,
     ) -> Any:
-        """Celery's; what a delivery counted about itself stays behind, and a retry with other
-        arguments keeps the key of the work that it retries (S-I2)."""
+        """Celery's; what a delivery counted about itself stays behind, and a retry keeps what names
+        its work: the key also with other arguments (S-I2), and with other headers. ``lane`` sends
+        it on to another lane."""
+        own = {}
+        if lane is not None:
+            routed = self._in_lane(lane, {})
+            options.setdefault("queue", routed["queue"])
+            own = routed["headers"]
         signature = super().signature_from_request(request, args, kwargs, *more, **options)
-        headers = Delivery.without_counts(signature.options.get("headers") or {})
+        given = self.request if request is None else request
+        headers = {
+            **Delivery.of_the_work(given.headers or {}),
+            **Delivery.without_counts(signature.options.get("headers") or {}),
+            **own,
+        }
         delivery: Delivery | None = getattr(self.request, DELIVERY, None)
         if delivery is not None and (args is not None or kwargs is not None):
             headers = {**delivery.kept_by_retry(str(self.name)), **headers}
         if headers:
             signature.options["headers"] = headers
-        given = self.request if request is None else request
         kept = carried_over(given, same_arguments=args is None and kwargs is None)
         for name, value in kept.items():
             signature.options.setdefault(name, value)
@@ -241,11 +281,27 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
             self._idem_terms = terms_of(self, binding_of(app).settings, visibility_s)
         return self._idem_terms
 
-    def _lane_options(self, lane: str, options: dict[str, Any]) -> dict[str, Any]:
-        from celery_idem.lanes.routing import route_for
+    def _named(
+        self, idem_key: str | None, lane: str | None, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The options of a call with its key's header and its lane's queue in them."""
+        return self._in_lane(lane, self._with_key(idem_key, options))
 
-        routed: dict[str, Any] = route_for(lane, binding_of(self.app).settings, options)
-        return routed
+    def _with_key(self, idem_key: str | None, options: dict[str, Any]) -> dict[str, Any]:
+        if idem_key is None:
+            return options
+        keys.check_key(idem_key, f"{self.name}: idem_key of a call")
+        return {**options, "headers": {**(options.get("headers") or {}), KEY_HEADER: idem_key}}
+
+    def _in_lane(self, lane: str | None, options: dict[str, Any]) -> dict[str, Any]:
+        if lane is None and self.lane is None:
+            return options
+        from celery_idem.lanes.routing import check_priority, has_destination, route_for
+
+        if lane is None and has_destination(options):
+            return options  # a retry or a copy, too: it goes back to where it came from
+        check_priority(options.get("priority", self.priority))
+        return route_for(lane or str(self.lane), binding_of(self.app).settings, options)
 
 
 def is_celerys_own(task_name: str | None) -> bool:

@@ -1,4 +1,5 @@
-"""What lanes add to an app: one consumer bootstep, a router, a header, the control commands."""
+"""What lanes add to an app: one consumer bootstep, a router, a header, what calls by name may say,
+the control commands."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 from celery import signals
 
 from celery_idem.core.settings import Settings
+from celery_idem.lanes import by_name
 from celery_idem.lanes import control as control  # registers the remote-control commands
 from celery_idem.lanes.consumer import LaneStep
 from celery_idem.lanes.routing import LaneRouter, stamp_sent
@@ -19,6 +21,7 @@ def install_lanes(app: Any, settings: Settings | None = None) -> None:
     after its configuration. Without ``idem["lanes"]`` it changes nothing that a worker does.
     """
     app.steps["consumer"].add(LaneStep)
+    by_name.install(app)
     signals.before_task_publish.connect(
         stamp_sent, weak=False, dispatch_uid="celery_idem.lanes.sent"
     )
@@ -37,4 +40,5 @@ def add_router(app: Any) -> None:
     routes = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
     if any(isinstance(route, LaneRouter) for route in routes):
         return
-    app.conf.task_routes = [*routes, LaneRouter(app)]
+    # update: a router that was made by an earlier call is made anew
+    app.conf.update(task_routes=[*routes, LaneRouter(app)])

@@ -54,10 +54,15 @@ def route_for(lane: str, settings: Settings, options: Mapping[str, Any]) -> dict
     """
     found = lane_named(lanes_of(settings), lane)
     check_priority(options.get("priority"))
-    if any(options.get(name) for name in _DESTINATION):
+    if has_destination(options):
         return dict(options)
     headers = {**(options.get("headers") or {}), LANE_HEADER: found.name}
     return {**options, "queue": found.queue, "headers": headers}
+
+
+def has_destination(options: Mapping[str, Any]) -> bool:
+    """Whether a call says by itself where its message goes."""
+    return any(options.get(name) for name in _DESTINATION)
 
 
 def check_priority(priority: object) -> None:
@@ -94,7 +99,7 @@ class LaneRouter:
         task: Any = None,
         **_: Any,
     ) -> dict[str, str] | None:
-        if any((options or {}).get(key) for key in _DESTINATION):
+        if has_destination(options or {}):
             return None
         if task is None:
             task = self._app.tasks.get(name)

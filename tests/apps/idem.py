@@ -185,3 +185,10 @@ def plain(name: str, seconds: float = 0) -> str:
     time.sleep(seconds)
     _effects().bump(name)
     return name
+
+
+@app.task(base=IdempotentTask, name="idem.strays", bind=True, idem_key="strays:{name}")
+def strays(self: Any, name: str) -> None:
+    """Its retry names a queue that there is not."""
+    _effects().bump(f"start:{name}")
+    raise self.retry(countdown=0, queue="nowhere")

@@ -52,3 +52,17 @@ def refund(self: Any, order: str) -> None:
         raise RuntimeError("not from here")
     if self.request.retries == 0:
         raise self.retry(countdown=0)
+
+
+@app.task(
+    base=IdempotentTask, name="lanes_idem.degraded", bind=True, lane="critical", idem_key="{order}",
+    max_retries=3,
+)  # fmt: skip
+def degraded(self: Any, order: str, lane: str = "low") -> None:
+    """Goes on in another lane after its first attempt, and stays there."""
+    queue, headers = self.request.delivery_info["routing_key"], self.request.headers
+    Effects.from_env().bump(order, queue=queue, headers=headers)
+    if self.request.retries == 0:
+        raise self.retry(countdown=0, lane=lane)
+    if self.request.retries == 1:
+        raise self.retry(countdown=0)

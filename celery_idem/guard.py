@@ -276,9 +276,9 @@ class idempotent(ContextDecorator):
         self._end(exc, None)
 
     def __call__(self, function: F) -> F:
-        if inspect.iscoroutinefunction(function):
+        if kind := keys.no_plain_function(function):
             raise TypeError(
-                f"idempotent() guards plain functions, and {function.__qualname__} is async; "
+                f"idempotent() guards plain functions, and {function.__qualname__} is {kind}; "
                 "use it inside, around the code that has the effect"
             )
         template = keys.parse_template(self._key)
@@ -297,6 +297,7 @@ class idempotent(ContextDecorator):
                 raise
             try:
                 value = function(*args, **kwargs)
+                results.refuse_what_did_not_run(value, function.__qualname__)
             except BaseException as error:
                 block._end(error, None)
                 raise

@@ -50,6 +50,7 @@ def check_attributes(task: Any) -> None:
     Called when the task is bound to its app, so that a bad option is seen at import.
     """
     name = task.name
+    _check_body(task)
     if not task.acks_late:
         raise ConfigError(
             f"{name}: acks_late=False breaks the promise of an idempotent task (a killed worker "
@@ -156,6 +157,18 @@ def given_function(task: Any, option: str) -> Any:
         first = next(iter(inspect.signature(raw).parameters), "")
         return getattr(task, option) if first == "self" else raw
     return getattr(task, option)
+
+
+def _check_body(task: Any) -> None:
+    """Who calls bodies by a ``__call__`` of their own may know how to run what is not plain."""
+    ours = ("celery.", "celery_idem.")
+    if any("__call__" in vars(it) and not it.__module__.startswith(ours) for it in task.__mro__):
+        return
+    if kind := keys.no_plain_function(task.run):
+        raise ConfigError(
+            f"{task.name}: the body is {kind}, and Celery only calls it: nothing of it would run. "
+            "Make it a plain function (asyncio.run inside it, where you must)"
+        )
 
 
 def _check_key_function(task_name: str, function: Any) -> None:

@@ -5,18 +5,40 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import types
 from typing import Any
 
 from celery import states
 from kombu.exceptions import ContentDisallowed, DecodeError, EncodeError
 from kombu.serialization import dumps, loads, prepare_accept_content
 
-from celery_idem.core.errors import ResultUnavailable
+from celery_idem.core.errors import BodyNotRun, ResultUnavailable
 from celery_idem.core.record import ResultKind, StoredResult
 
 logger = logging.getLogger("celery_idem.results")
 
+_NOT_RUN = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
+
 LOST = StoredResult(ResultKind.LOST)
+
+
+def ignores_result(task: Any) -> bool:
+    """Whether nobody is to see the outcome of the task's current request: a call may say it."""
+    own = vars(task.request).get("ignore_result")
+    return bool(task.ignore_result if own is None else own)
+
+
+def refuse_what_did_not_run(value: Any, what: str) -> None:
+    """Raise :class:`BodyNotRun` for a coroutine or a generator, which a call only makes: recorded
+    as done, the work would never be."""
+    if not isinstance(value, _NOT_RUN) and not hasattr(type(value), "__await__"):
+        return
+    if isinstance(value, (types.CoroutineType, types.GeneratorType)):
+        value.close()
+    raise BodyNotRun(
+        f"{what} returned a {type(value).__name__}, so nothing has run; make it a plain function "
+        "(asyncio.run inside it, where you must)"
+    )
 
 
 def encode(value: Any, serializer: str) -> StoredResult:

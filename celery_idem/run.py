@@ -211,7 +211,9 @@ class Run:
         try:
             return call(*self.args, **self.kwargs)
         finally:
-            self._note_run_time(time.monotonic() - started)
+            self._note_run_time(time.monotonic() - began)
+        results.refuse_what_did_not_run(value, str(self.task.name))
+        return value
 
     def _note_run_time(self, seconds: float) -> None:
         """For ``idem tune``; travels with the call that ends this run, or a later one."""

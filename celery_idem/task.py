@@ -19,6 +19,7 @@ from celery_idem.core import key as keys
 from celery_idem.core.errors import NotConfirmed, StepBusy, StepMisused, StepUncertain
 from celery_idem.delivery import KEY_HEADER, Delivery
 from celery_idem.guard import Holding
+from celery_idem.many import Many, refuse_inside_another
 from celery_idem.on_commit import OnCommit
 from celery_idem.options import (
     DEFAULT_VISIBILITY_TIMEOUT_S,
@@ -31,7 +32,7 @@ from celery_idem.run import DELIVERY, HOLDING, RETRY, STEPS, Run, is_running
 from celery_idem.steps import Steps
 
 
-class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
+class IdempotentTask(OnCommit, Many, Task):  # type: ignore[type-arg]
     """Base class for tasks whose effect must happen once.
 
     ``@app.task(base=IdempotentTask, idem_key="order:{order_id}")``
@@ -136,6 +137,8 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
         request = self.request
         own_call = request.called_directly or getattr(request, DELIVERY, None) is not None
         if own_call or is_celerys_own(self.name):
+            if request.called_directly and not is_celerys_own(self.name):
+                refuse_inside_another(self)
             return super().__call__(*args, **kwargs)
         return Run(self, self._terms, args, kwargs).once()
 
@@ -226,6 +229,16 @@ class IdempotentTask(OnCommit, Task):  # type: ignore[type-arg]
         if self._holding is not None and not self.request.is_eager:
             self._holding.check()
         return super().replace(sig)
+
+    def add_to_chord(self, sig: Any, lazy: bool = False) -> Any:
+        """Celery's, and: only the holder of the key may add to its chord, which would wait for
+        both. In a step a run that comes after a crash does not add it again.
+
+        Raises :class:`LeaseLost` when somebody else has the key.
+        """
+        if self._holding is not None and not self.request.is_eager:
+            self._holding.check()
+        return super().add_to_chord(sig, lazy)  # type: ignore[call-overload]
 
     def signature_from_request(
         self,

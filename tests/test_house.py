@@ -36,6 +36,7 @@ ROOMS: list[set[str]] = [
         "delivery",
         "ending",
         "followups",
+        "many",
         "on_commit",
         "options",
         "redeliver",

@@ -77,6 +77,10 @@ class BodyAborted(IdemError):
     thread), of which Celery would tell nobody: a failure, with it as its cause."""
 
 
+class BodyNotRun(IdemError, TypeError):
+    """The body returned a coroutine or a generator: nothing of it has run, so nothing is done."""
+
+
 class StepError(IdemError):
     """Something about ``self.step``."""
 

@@ -202,6 +202,13 @@ def fingerprint(value: object) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
+def no_plain_function(function: Callable[..., Any]) -> str:
+    """What it is where a call of it runs nothing: async, or a generator. Empty for a plain one."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "async"
+    return "a generator" if inspect.isgeneratorfunction(function) else ""
+
+
 def unstable_names(function: Callable[..., Any]) -> list[str]:
     """What in a key function comes from a clock or a random source (S-I2); empty when stable.
 

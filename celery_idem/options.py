@@ -32,7 +32,7 @@ class Terms:
     lease_ms: int
     retention_ms: int
     max_crashes: int
-    max_lease_s: float | None
+    max_lease_s: float | None  #: None: the hard time limit of the call
     max_result_bytes: int
     max_requeues: int
     on_duplicate: str
@@ -105,7 +105,7 @@ def terms_kept(task: Any, settings: Settings, retention_s: float) -> Terms:
         lease_ms=round(lease_s * 1000),
         retention_ms=round(retention_s * 1000),
         max_crashes=_either(task.max_crashes, settings.max_crashes) or settings.max_crashes,
-        max_lease_s=_either(task.max_lease_s, settings.max_lease_s) or hard_limit_s(task),
+        max_lease_s=_either(task.max_lease_s, settings.max_lease_s),
         max_result_bytes=settings.max_result_bytes,
         max_requeues=settings.max_requeues,
         on_duplicate=task.on_duplicate,

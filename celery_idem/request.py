@@ -16,6 +16,7 @@ from celery_idem.delivery import Delivery, attempt_of, record_key
 from celery_idem.ending import EndingRequest, error_of
 from celery_idem.guard import new_owner
 from celery_idem.lease import LeaseKeeper
+from celery_idem.options import hard_limit_s
 from celery_idem.run_times import queue_of
 
 logger = logging.getLogger("celery_idem.request")
@@ -50,10 +51,16 @@ class IdempotentRequest(EndingRequest):
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         if self._idem_lease is not None:
-            task: Any = self.task
             self._held = self._idem_lease
-            self._keeper.hold(self._idem_lease, self._lost, task._terms.max_lease_s, claimed=False)
+            self._keeper.hold(self._idem_lease, self._lost, self._renewed_for_s(), claimed=False)
         super().on_accepted(pid, time_accepted)
+
+    def _renewed_for_s(self) -> float | None:
+        """``max_lease_s``, else the hard time limit: this call's, which may be above the task's."""
+        task: Any = self.task
+        own: float | None = task._terms.max_lease_s
+        limit: Any = self.time_limits[0] if self.time_limits else None
+        return own or (float(limit) if limit else hard_limit_s(task))
 
     def acknowledge(self) -> None:
         self._drop()

@@ -3,11 +3,13 @@
 import ast
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 from celery import Celery, Task, shared_task
 from celery.exceptions import Reject
+from celery.worker.request import Request
 from kombu.serialization import register
 from pydantic import BaseModel
 
@@ -199,3 +201,34 @@ def half(self: Any, n: int, gate: str) -> str:
     note(f"half:{n}:{run}")
     wait_until(Path(f"{gate}-{run}").exists, what=f"the gate of run {run}")
     return ("went on", "retried")[run]
+
+
+@app.task(base=IdempotentTask, name="kinds.patient", time_limit=1, idem_key="{n}")
+def patient(n: int, gate: str) -> int:
+    """Waits for the gate; a call may give it more time than it has by itself."""
+    note("patient", n=n)
+    wait_until(Path(gate).exists, what="the gate")
+    return n
+
+
+class OwnRequest(Request):
+    """A user's own request class, which knows nothing of ours."""
+
+    def on_failure(self, *args: Any, **options: Any) -> Any:
+        note("own request", task=self.name)
+        return super().on_failure(*args, **options)
+
+
+@app.task(base=IdempotentTask, name="kinds.own_request", Request=OwnRequest, idem_key="{n}")
+def own_request(n: int, how: str = "") -> int:
+    note("own_request", n=n)
+    if how == "fail":
+        raise RuntimeError("no")
+    if how == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return n
+
+
+@app.task(name="kinds.plain_request", Request="tests.apps.kinds:OwnRequest")
+def plain_request(n: int) -> int:
+    raise RuntimeError("no")

@@ -7,12 +7,15 @@ import copy
 import logging
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, cast
 
 from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.imports import symbol_by_name
 from celery.worker.request import Request
+
+from celery_idem.core.errors import ConfigError
 
 logger = logging.getLogger("celery_idem.ending")
 
@@ -59,6 +62,26 @@ def _as_any_failure(exc_info: Any, error: MemoryError) -> Any:
     failed = copy.copy(exc_info)
     failed.exception = _OutOfMemory(*error.args)
     return failed
+
+
+def joined(given: Any, ours: type[Request], task_name: str) -> type[Request]:
+    """The request class that a task names (or its path), with what ours does behind it. Without
+    ours no letter would be kept, and no lease.
+
+    Raises :class:`ConfigError` where the two can't be one.
+    """
+    own: Any = symbol_by_name(given)
+    try:
+        if issubclass(own, ours):
+            return cast("type[Request]", own)
+        if issubclass(ours, own):
+            return ours
+        return type(own.__name__, (own, ours), {"__module__": own.__module__})
+    except TypeError as error:
+        raise ConfigError(
+            f"{task_name}: Request={given!r} can't be joined with {ours.__module__}."
+            f"{ours.__name__} ({error}); make that its base class"
+        ) from error
 
 
 class EndingRequest(Request):

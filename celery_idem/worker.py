@@ -74,6 +74,7 @@ class IdempotentWorker(bootsteps.StartStopStep):
     def __init__(self, worker: Any, **options: Any) -> None:
         super().__init__(worker, **options)
         check_tasks(worker.app)
+        _prepare_tasks(worker.app)
 
     def include_if(self, worker: Any) -> bool:
         if worker.pool_cls.__module__.endswith("prefork"):
@@ -210,6 +211,18 @@ def _warn_of_the_broker(app: Any) -> None:
         return
     if durability is not None and durability.evicts:
         logger.warning("the broker: %s", durability.eviction("messages"))
+
+
+def _prepare_tasks(app: Any) -> None:
+    """A task's own request class does what ours does, too."""
+    from celery_idem.ending import joined
+    from celery_idem.request import IdempotentRequest
+    from celery_idem.task import IdempotentTask, is_celerys_own
+
+    ours: list[Any] = [it for it in app.tasks.values() if isinstance(it, IdempotentTask)]
+    for task in ours:
+        if not is_celerys_own(task.name):
+            task.Request = joined(task.Request, IdempotentRequest, task.name)
 
 
 def _times_of_plain(task: Any) -> RunTimes | None:

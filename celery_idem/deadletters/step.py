@@ -28,6 +28,7 @@ from celery_idem.deadletters.letter import (
     named_fault,
 )
 from celery_idem.deadletters.parent import lane_of, message_of
+from celery_idem.ending import EndingRequest, joined
 
 logger = logging.getLogger("celery_idem.deadletters")
 
@@ -89,8 +90,7 @@ def _watch_plain_tasks(app: Any) -> None:
     for task in app.tasks.values():
         if task.name.startswith("celery."):
             continue
-        if str(task.Request) == "celery.worker.request:Request":
-            task.Request = "celery_idem.ending:EndingRequest"
+        task.Request = joined(task.Request, EndingRequest, task.name)
 
 
 class Handlers:

@@ -284,11 +284,12 @@ class idempotent(ContextDecorator):
         template = keys.parse_template(self._key)
         signature = inspect.signature(function)
         keys.check_names(template, signature, function.__qualname__)
+        said = keys.said(signature)
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             arguments = keys.bind(signature, args, kwargs)
-            block = self._for(template.fill(arguments), keys.fingerprint(arguments))
+            block = self._for(template.fill(arguments), keys.fingerprint(said(arguments)))
             try:
                 block.__enter__()
             except AlreadyProcessed as duplicate:

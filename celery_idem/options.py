@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_idem.core import key as keys
@@ -120,19 +120,38 @@ def terms_kept(task: Any, settings: Settings, retention_s: float) -> Terms:
 
 
 def window_of(task: Any, visibility_timeout_s: float) -> RetryWindow:
-    """The task's retry window, from its own options."""
+    """The task's retry window, from its own options: the longer one, where its automatic retries
+    (``retry_kwargs``) and those that its body asks for are not alike."""
     backoff = getattr(task, "retry_backoff", False)
-    return retry_window(
-        RetryPolicy(
-            task_name=task.name,
-            max_retries=task.max_retries,
-            delay_s=float(task.default_retry_delay or 0),
-            backoff=float(backoff) if backoff else 0.0,
-            backoff_max_s=float(getattr(task, "retry_backoff_max", 600)),
-            redelivery_s=visibility_timeout_s,
-            run_s=hard_limit_s(task) or 0.0,
-        )
+    asked = RetryPolicy(
+        task_name=task.name,
+        max_retries=task.max_retries,
+        delay_s=float(task.default_retry_delay or 0),
+        backoff=float(backoff) if backoff else 0.0,
+        backoff_max_s=float(getattr(task, "retry_backoff_max", 600)),
+        redelivery_s=visibility_timeout_s,
+        run_s=hard_limit_s(task) or 0.0,
     )
+    own = _retry_kwargs(task)
+    automatic = replace(
+        asked,
+        max_retries=_either(own.get("max_retries"), asked.max_retries),
+        delay_s=float(_either(own.get("countdown"), asked.delay_s)),
+    )
+    return max(retry_window(asked), retry_window(automatic), key=lambda window: window.total_s)
+
+
+def most_retries(task: Any) -> int | None:
+    """How often the task is retried; ``None``: without end."""
+    most: int | None = _either(_retry_kwargs(task).get("max_retries"), task.max_retries)
+    return most
+
+
+def _retry_kwargs(task: Any) -> Mapping[str, Any]:
+    """What ``autoretry_for`` gives to ``retry``."""
+    if not getattr(task, "autoretry_for", ()):
+        return {}
+    return getattr(task, "retry_kwargs", None) or {}
 
 
 def hard_limit_s(task: Any) -> float | None:
@@ -220,12 +239,14 @@ def _fingerprint_of(
         return lambda args, kwargs: ""
     bind = keys.binder(signature)
     if given is True:
-        return lambda args, kwargs: keys.fingerprint(bind(args, kwargs))
+        said = keys.said(signature)
+        return lambda args, kwargs: keys.fingerprint(said(bind(args, kwargs)))
     if callable(given):
         return lambda args, kwargs: keys.fingerprint(given(*args, **kwargs))
     names = (given,) if isinstance(given, str) else tuple(given)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     for name in names:
-        if name not in signature.parameters:
+        if name not in signature.parameters and not takes_any:
             raise ConfigError(
                 f"{task.name}: fingerprint names {name!r}, which the task doesn't take; it takes "
                 f"{', '.join(signature.parameters) or 'nothing'}"

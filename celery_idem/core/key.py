@@ -180,6 +180,22 @@ def binder(
     return quick
 
 
+def said(signature: inspect.Signature) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Of bound arguments those that differ from their defaults: so a parameter with a default that
+    the next release adds, or one that it drops, makes no other call of a message under way."""
+    defaults = {
+        p.name: p.default for p in signature.parameters.values() if p.default is not p.empty
+    }
+    texts = {name: _encode(_canonical(default)) for name, default in defaults.items()}
+
+    def differs(name: str, value: Any) -> bool:
+        if name not in defaults:
+            return True
+        return value is not defaults[name] and _encode(_canonical(value)) != texts[name]
+
+    return lambda arguments: {n: v for n, v in arguments.items() if differs(n, v)}
+
+
 def check_key(key: object, where: str) -> str:
     """The key, when it can name a piece of work; else :class:`KeyInvalid` that says why."""
     if not isinstance(key, str):

@@ -21,6 +21,7 @@ from celery_idem.deadletters.letter import (
     named_fault,
 )
 from celery_idem.delivery import Delivery
+from celery_idem.options import most_retries
 
 #: Errors that are an answer to the caller, not the end of a piece of work.
 ANSWERS = (AlreadyProcessed, InProgress)
@@ -72,7 +73,7 @@ def reason_of(task: Any, request: Any, error: BaseException) -> Reason:
         return Reason.UNCERTAIN
     if isinstance(error, MaxRetriesExceededError):
         return Reason.RETRIES_EXHAUSTED
-    most = task.max_retries
+    most = most_retries(task)
     asked = (request.retries or 0) > 0 and most is not None and request.retries >= most
     return Reason.RETRIES_EXHAUSTED if asked else Reason.FAILURE
 

@@ -28,6 +28,7 @@ from celery_idem.deadletters.letter import (
 )
 from celery_idem.deadletters.publish import own_headers, send
 from celery_idem.delivery import WAITS_HEADER
+from celery_idem.options import most_retries
 
 logger = logging.getLogger("celery_idem.deadletters")
 
@@ -196,7 +197,7 @@ def _reason(request: Any, why: str, info: Any) -> Reason:
 
 
 def _no_retry_left(request: Any) -> bool:
-    retries, most = request.request_dict.get("retries") or 0, request.task.max_retries
+    retries, most = request.request_dict.get("retries") or 0, most_retries(request.task)
     return most is not None and 0 < retries >= most
 
 

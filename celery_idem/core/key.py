@@ -15,6 +15,7 @@ import json
 import re
 import sys
 import types
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
@@ -32,6 +33,7 @@ MAX_KEY_CHARS = 255
 MAX_RECORD_KEY_CHARS = 512
 
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+_JOINERS = "\u200c\u200d"
 _PLAIN = {str, int, float, bool, type(None)}
 _PATH = re.compile(r"\.([A-Za-z][A-Za-z0-9_]*)|\[([^\[\]]+)\]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -207,7 +209,7 @@ def check_key(key: object, where: str) -> str:
             f"{where}: the key has {len(key)} characters, allowed are {MAX_KEY_CHARS}; "
             "hash what is long (hashlib.sha256(...).hexdigest())"
         )
-    if not key.isprintable():
+    if not key.isprintable() and not all(map(_is_text, key)):
         raise KeyInvalid(f"{where}: the key {key!r} holds characters that can't be printed")
     return key
 
@@ -323,6 +325,12 @@ def _as_text(value: Any, field: _Field, template: str) -> str:
         f"{where} is a {type(value).__name__}, which has no stable text; name one of its fields, "
         "or use a callable"
     )
+
+
+def _is_text(char: str) -> bool:
+    """Python calls some parts of plain text unprintable: the ideographic space between Japanese
+    names, and the joiners within Persian words and emoji."""
+    return char.isprintable() or unicodedata.category(char) == "Zs" or char in _JOINERS
 
 
 def _escaped(char: str) -> str:

@@ -141,11 +141,11 @@ def open_letters(around: Surroundings, settings: LetterSettings, patience_s: flo
     """A new store; nothing is connected yet."""
     name = settings.store or _default(around)
     if name == "memory":
-        return _memory.setdefault(around.settings.prefix, MemoryLetterStore())
+        return _memory.setdefault(around.prefix, MemoryLetterStore())
     if is_redis_url(name):
         return RedisLetterStore.from_url(
             name,
-            prefix=around.settings.prefix,
+            prefix=around.prefix,
             patience_s=patience_s,
             **around.redis_options(name),
         )

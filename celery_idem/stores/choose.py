@@ -34,6 +34,14 @@ class Surroundings:
     eager: bool = False  #: ``task_always_eager``
     django: bool = False  #: ``celery_idem.django`` is installed
 
+    @property
+    def prefix(self) -> str:
+        """What names begin with: ``idem["prefix"]``, and before it ``global_keyprefix``, by which
+        two apps on one database keep their messages apart. Without braces, which would put all keys
+        into one slot of a cluster."""
+        given = str(self.transport_options.get("global_keyprefix") or "")
+        return given.replace("{", "").replace("}", "") + self.settings.prefix
+
     def redis_options(self, url: str) -> dict[str, Any]:
         """What the app has set for connections to this server: Sentinel's master, and TLS where
         it is the broker's or the backend's own server."""
@@ -68,7 +76,7 @@ def open_store(around: Surroundings, patience_s: float | None = None) -> Store:
     patience = settings.store_patience_s if patience_s is None else patience_s
     name = settings.store or _default(around)
     if name == "memory":
-        return shared_memory_store(settings.prefix)
+        return shared_memory_store(around.prefix)
     if is_redis_url(name):
         return redis_store(name, around, patience)
     if name in NAMED:
@@ -118,7 +126,7 @@ def redis_store(url: str, around: Surroundings, patience_s: float) -> RedisStore
     """A Redis store at the URL, with the options that the app has for this server."""
     return RedisStore.from_url(
         url,
-        prefix=around.settings.prefix,
+        prefix=around.prefix,
         hash_keys=around.settings.hash_keys,
         patience_s=patience_s,
         **around.redis_options(url),

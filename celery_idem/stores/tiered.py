@@ -254,10 +254,9 @@ def open_store(around: choose.Surroundings, patience_s: float) -> TieredStore:
         retry=Retry(NoBackoff(), 1),
         **around.redis_options(url),
     )
-    settings = around.settings
     truth: Any = choose.named_store("django", around, patience_s)
     return TieredStore(
-        truth, DoneCache(client, prefix=settings.prefix, hash_keys=settings.hash_keys)
+        truth, DoneCache(client, prefix=around.prefix, hash_keys=around.settings.hash_keys)
     )
 
 

@@ -178,10 +178,12 @@ def refusal(key: str, outcome: Outcome) -> IdemError:
             )
         case Reused(task_id=task_id):
             by = f" (task {task_id})" if task_id else ""
-            return KeyReused(
+            reused = KeyReused(
                 f"{key!r} was used with other arguments before{by}; one key names one piece of "
                 "work: change the key, or say what counts with fingerprint="
             )
+            reused.used_by = task_id
+            return reused
         case Poison(crashes=crashes):
             poisoned = Poisoned(
                 f"{key!r} ended by a crash {crashes} times and is not run again; find out why, "

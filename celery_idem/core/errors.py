@@ -18,6 +18,8 @@ class KeyInvalid(IdemError, ValueError):
 class KeyReused(IdemError):
     """The key belongs to a call with other arguments (HTTP 422 in the idempotency-key draft)."""
 
+    used_by: str = ""  #: the task id that used it first
+
 
 class AlreadyProcessed(IdemError):
     """The work of this key is done (``on_duplicate="raise"``, or a plain ``idempotent`` block).

@@ -44,7 +44,7 @@ def keep_failure(task: Any, error: BaseException) -> None:
     holding = getattr(request, run.HOLDING, None)
     message = message_of(handed, request.delivery_info or {})
     letter = Letter(
-        id=letter_id(request.id, message),
+        id=letter_id(request.id, message, shares_id=_shares_its_id(request, error)),
         reason=reason_of(task, request, error),
         message=message,
         task=task.name,
@@ -76,6 +76,12 @@ def reason_of(task: Any, request: Any, error: BaseException) -> Reason:
     most = most_retries(task)
     asked = (request.retries or 0) > 0 and most is not None and request.retries >= most
     return Reason.RETRIES_EXHAUSTED if asked else Reason.FAILURE
+
+
+def _shares_its_id(request: Any, error: BaseException) -> bool:
+    """Whether another message with this task id and other arguments was there before: its letter,
+    if it dies, is not to be written over, nor this one by it (C10)."""
+    return isinstance(error, KeyReused) and error.used_by == request.id
 
 
 def message_of(handed: Any, delivery_info: Any) -> Message:

@@ -121,10 +121,13 @@ def resting_state(letter: Letter) -> State:
     return State.AGAIN if letter.times > 1 else State.NEW
 
 
-def letter_id(task_id: str, message: Message) -> str:
-    """Stable: the same message that dies twice is one letter."""
+def letter_id(task_id: str, message: Message, *, shares_id: bool = False) -> str:
+    """Stable: the same message that dies twice is one letter. ``shares_id``: another message has
+    this task id, too, and may die as well."""
     digest = hashlib.sha256()
-    if task_id:
+    if shares_id:
+        digest.update(b"shared:" + task_id.encode("utf-8", "surrogatepass") + b"\0" + message.body)
+    elif task_id:
         digest.update(b"id:" + task_id.encode("utf-8", "surrogatepass"))
     else:
         digest.update(b"raw:" + message.queue.encode("utf-8", "surrogatepass") + b"\0")

@@ -24,7 +24,7 @@ from celery_idem.binding import binding_of
 from celery_idem.core.record import Record, State
 from celery_idem.deadletters import chords
 from celery_idem.deadletters.choose import letters_of
-from celery_idem.deadletters.letter import Attempt, Letter
+from celery_idem.deadletters.letter import Attempt, Letter, Reason
 from celery_idem.deadletters.publish import own_headers, send
 from celery_idem.deadletters.tasks import task_named
 from celery_idem.delivery import REPLAYS_HEADER
@@ -45,7 +45,7 @@ class Fate(str, Enum):
 
     RUN = "run"  #: sent; its body runs
     DONE = "done"  #: sent, but its key is done meanwhile: the recorded result, no second run
-    CONFLICT = "conflict"  #: somebody works on its key now; kept
+    CONFLICT = "conflict"  #: its key is another call's, or somebody works on it now; kept
     REVOKED = "revoked"  #: its key or its task id was revoked; kept
     NO_TASK = "no_task"  #: no such task in this app; kept
     NOT_REPLAYABLE = "not_replayable"  #: no message of Celery's, or redacted; kept
@@ -102,6 +102,8 @@ def fate_of(app: Any, letter: Letter, how: How = How()) -> Fate:
     if revoking.is_revoked(binding_of(app).store, letter.task_id):
         return Fate.REVOKED
     if record is not None:
+        if _is_anothers(letter, record):
+            return Fate.CONFLICT
         if record.state is State.DONE:
             return Fate.DONE
         if record.revoked:
@@ -216,6 +218,13 @@ def _forgive_crashes(app: Any, letter: Letter) -> None:
         return
     if record.crashes >= task._terms.max_crashes and not record.revoked:
         binding_of(app).store.free(letter.key)
+
+
+def _is_anothers(letter: Letter, record: Record) -> bool:
+    """Whether its key belongs to a call with other arguments: by the same task id a replay would
+    get that one's result, as if this had been done."""
+    unchanged = letter.reason is Reason.KEY_CONFLICT and letter.original is None
+    return unchanged and record.state is not State.FREE
 
 
 def _failures(app: Any, birds: list[Letter], wait_s: float) -> int:

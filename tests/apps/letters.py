@@ -190,3 +190,15 @@ if os.environ.get("TEST_NEW_CODE"):
     def new(self: Any, name: str) -> str:
         _effects().bump(name)
         return name
+
+
+@app.task(base=IdempotentTask, name="letters.by_id", bind=True)
+def by_id(self: Any, name: str, gate: str) -> str:
+    """No key: the task id. With a gate it waits, and fails then."""
+    _effects().bump(f"start:{name}", task_id=self.request.id)
+    gives_up = time.monotonic() + 120
+    while gate and not _mended(gate) and time.monotonic() < gives_up:
+        time.sleep(0.02)
+    if gate:
+        raise RuntimeError(f"{name} can't be done")
+    return name

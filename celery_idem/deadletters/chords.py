@@ -7,25 +7,25 @@ Other backends look at the members' results, which a replay overwrites.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from celery.backends.redis import RedisBackend
+from kombu.serialization import loads
 
-from celery_idem.deadletters.letter import Letter, Message
+from celery_idem.deadletters.letter import READABLE, Letter, Message
 
 
 def parts_of(message: Message) -> list[tuple[str, str]]:
     """(group id, task id) of every chord part that this message decides on: itself, or the end
     of its chain."""
-    if "json" not in message.content_type:
-        return []
     try:
-        _, _, embed = json.loads(message.body)
+        _, _, embed = loads(
+            message.body, message.content_type, message.content_encoding, accept=READABLE
+        )
         return [*_own(message, embed), *_of_chain(embed.get("chain") or ())]
-    except (ValueError, TypeError, AttributeError):
-        return []
+    except Exception:
+        return []  # no message of Celery's, or one that only evaluating would read
 
 
 def is_over(app: Any, letter: Letter) -> bool:

@@ -13,14 +13,11 @@ from kombu.serialization import dumps, loads
 
 from celery_idem.core.errors import IdemError
 from celery_idem.deadletters.choose import letters_of
-from celery_idem.deadletters.letter import Attempt, Letter, Message
+from celery_idem.deadletters.letter import READABLE, Attempt, Letter, Message
 from celery_idem.deadletters.replay import whoami
 from celery_idem.deadletters.tasks import task_named
 from celery_idem.delivery import FINGERPRINT_HEADER, KEY_HEADER, record_key
 from celery_idem.task import IdempotentTask
-
-#: Content types of which a person may edit the arguments: nothing is evaluated to read them.
-EDITABLE = ("application/json", "application/x-msgpack", "application/x-yaml")
 
 
 class NotEditable(IdemError, ValueError):
@@ -40,11 +37,11 @@ class Edit:
 
 def arguments_of(message: Message) -> tuple[list[Any], dict[str, Any], Any]:
     """args, kwargs, and what else the body holds. Raises :class:`NotEditable`."""
-    if message.content_type not in EDITABLE:
+    if message.content_type not in READABLE:
         raise NotEditable(f"arguments of content type {message.content_type!r} are not read")
     try:
         args, kwargs, embed = loads(
-            message.body, message.content_type, message.content_encoding, accept=EDITABLE
+            message.body, message.content_type, message.content_encoding, accept=READABLE
         )
         return list(args), dict(kwargs), embed
     except Exception as error:

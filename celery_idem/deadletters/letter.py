@@ -20,6 +20,9 @@ MAX_TRACEBACK_CHARS = 20_000
 #: Attempts that a letter remembers; the oldest are forgotten first.
 MAX_HISTORY = 50
 
+#: Content types that can be read without evaluating anything.
+READABLE = ("application/json", "application/x-msgpack", "application/x-yaml")
+
 _NOT_THE_USERS = ("site-packages", "dist-packages", "celery_idem")
 
 

@@ -15,13 +15,12 @@ from celery.worker import state
 
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import IdemError
+from celery_idem.core.key import REVOKED_TASK
 from celery_idem.core.settings import DEFAULT_REVOKE_S
 from celery_idem.stores.base import Store
 
 logger = logging.getLogger("celery_idem.revoking")
 
-#: Before a task id: the record of a revoked id. No task's name ends like this.
-PREFIX = "revoked-task:"
 #: Revoked ids that a worker reads at its start.
 MOST = 100_000
 
@@ -39,7 +38,7 @@ class DurableControl(Control):
         try:
             store = binding_of(self.app).store
             for each in ids:
-                store.revoke(f"{PREFIX}{each}", round(DEFAULT_REVOKE_S * 1000))
+                store.revoke(f"{REVOKED_TASK}{each}", round(DEFAULT_REVOKE_S * 1000))
         except IdemError as error:
             logger.error("a revocation is not durable: %s", error)
         return super().revoke(task_id, *args, **options)
@@ -55,9 +54,9 @@ def load(app: Any) -> int:
     """Tell this worker what was revoked before it came. Returns how many."""
     count = 0
     try:
-        for record in binding_of(app).store.scan(PREFIX, MOST):
-            if record.key.startswith(PREFIX) and record.revoked:
-                state.revoked.add(record.key[len(PREFIX) :])
+        for record in binding_of(app).store.scan(REVOKED_TASK, MOST):
+            if record.key.startswith(REVOKED_TASK) and record.revoked:
+                state.revoked.add(record.key[len(REVOKED_TASK) :])
                 count += 1
     except IdemError as error:
         logger.error("revocations could not be read: %s", error)
@@ -66,5 +65,5 @@ def load(app: Any) -> int:
 
 def is_revoked(store: Store, task_id: str) -> bool:
     """Whether this task id was revoked, durably."""
-    record = store.get(f"{PREFIX}{task_id}") if task_id else None
+    record = store.get(f"{REVOKED_TASK}{task_id}") if task_id else None
     return record is not None and record.revoked

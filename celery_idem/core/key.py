@@ -29,6 +29,9 @@ from celery_idem.core.errors import ConfigError, KeyInvalid
 
 #: Characters of the key that a user gives.
 MAX_KEY_CHARS = 255
+#: Before a task id: the record of a revoked one. Every worker reads them all at its start, so they
+#: are stored as they are where other keys are hashed; an id is no secret. No task is named like it.
+REVOKED_TASK = "revoked-task:"
 #: Characters of a whole key, with the task's name before it.
 MAX_RECORD_KEY_CHARS = 512
 

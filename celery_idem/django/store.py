@@ -21,6 +21,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError
 from celery_idem.core import protocol
 from celery_idem.core.errors import StoreUnavailable
 from celery_idem.core.histogram import Histogram, RunCounts, days_back, merged, today
+from celery_idem.core.key import REVOKED_TASK
 from celery_idem.core.record import Claim, Claimed, ClaimRequest, Ending, Lease, Outcome, Record
 from celery_idem.core.settings import DEFAULT_STORE_PATIENCE_S
 from celery_idem.django import rows, run_times
@@ -201,7 +202,8 @@ class DjangoStore:
         self._connections.close()
 
     def _name(self, key: str) -> str:
-        return digest_of(key) if self._hash_keys else key
+        hidden = self._hash_keys and not key.startswith(REVOKED_TASK)
+        return digest_of(key) if hidden else key
 
     def _kept(self, keyed: Keyed) -> Keyed:
         return replace(keyed, key=self._name(keyed.key)) if self._hash_keys else keyed

@@ -82,3 +82,18 @@ def test_an_expired_message_is_kept_where_that_is_asked_for(stage: Stage) -> Non
     assert replay(stage.tasks.app, [letter]).fates == {Fate.RUN: 1}
     stage.effects.wait_count("e", 1, DEADLINE_S)  # its expiry does not kill it again
     assert letters_of(stage.tasks.app).count(Filter()) == 0
+
+
+def test_revoked_while_no_worker_was_up_where_keys_are_hashed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A worker reads all revoked ids when it starts: those have to be found."""
+    settings = json.dumps({"hash_keys": True})
+    with open_stage(tmp_path_factory, "tests.apps.letters", TEST_IDEM=settings) as stage:
+        sent = stage.tasks.good.delay("h")
+        sent.revoke()
+        stage.start_worker()
+
+        revoked(stage, sent)
+        assert stage.effects.count("h") == 0
+        assert "good:h" not in str(stage.server.client().keys())

@@ -10,6 +10,7 @@ from typing import Any
 import redis
 
 from celery_idem.core.histogram import Histogram, RunCounts, days_back, merged, today
+from celery_idem.core.key import REVOKED_TASK
 from celery_idem.core.record import (
     Claim,
     Claimed,
@@ -212,7 +213,7 @@ class RedisStore:
         self._scripts.close()
 
     def _name(self, key: str) -> bytes:
-        if self._hash_keys:
+        if self._hash_keys and not key.startswith(REVOKED_TASK):
             key = hashlib.sha256(key.encode()).hexdigest()
         return f"{self._prefix}:{{{key}}}".encode()
 

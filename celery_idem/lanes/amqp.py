@@ -228,7 +228,10 @@ class AmqpFetch:
         if self._consumer.task_consumer is None or not lanes:
             return
         now_s = time.monotonic()
-        self._consume([self._closed.pop(lane) for lane in lanes])
+        # not those that somebody has cancelled meanwhile (control.cancel_consumer)
+        consumed = self._consumer.app.amqp.queues.consume_from
+        queues = [self._closed.pop(lane) for lane in lanes]
+        self._consume([queue for queue in queues if queue.name in consumed])
         for lane in lanes:
             self._room_since_s[lane] = now_s
         self._gather(GATHER_S)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_idem import aborts, followups, results, signals, suspects
+from celery_idem import aborts, followups, results, signals, started, suspects
 from celery_idem.binding import Binding, binding_of
 from celery_idem.conditions import run_unless_done
 from celery_idem.core.errors import (
@@ -156,6 +156,7 @@ class Run:
             if suspect and not alone:
                 come_back(self.task, self.delivery, 0.0, self._lease_s)
             holding.begin()
+            started.say(self.task)
             value = run_unless_done(
                 self.task,
                 self.terms,
@@ -207,9 +208,9 @@ class Run:
         call = self.task._next_call
         if getattr(call, "__func__", None) is Task.__call__:
             call = self.task.run
-        started = time.monotonic()
+        began = time.monotonic()
         try:
-            return call(*self.args, **self.kwargs)
+            value = call(*self.args, **self.kwargs)
         finally:
             self._note_run_time(time.monotonic() - began)
         results.refuse_what_did_not_run(value, str(self.task.name))
@@ -332,7 +333,7 @@ class Run:
             self.request.id,
             reason,
             request=self.request,
-            store_result=not self.task.ignore_result,
+            store_result=not results.ignores_result(self.task),
         )
         raise Ignore(reason)
 

@@ -214,7 +214,8 @@ def _warn_of_the_broker(app: Any) -> None:
 
 
 def _prepare_tasks(app: Any) -> None:
-    """A task's own request class does what ours does, too."""
+    """A task's own request class does what ours does, too, and STARTED is said by who starts."""
+    from celery_idem import started
     from celery_idem.ending import joined
     from celery_idem.request import IdempotentRequest
     from celery_idem.task import IdempotentTask, is_celerys_own
@@ -223,6 +224,7 @@ def _prepare_tasks(app: Any) -> None:
     for task in ours:
         if not is_celerys_own(task.name):
             task.Request = joined(task.Request, IdempotentRequest, task.name)
+            started.take_over(task)
 
 
 def _times_of_plain(task: Any) -> RunTimes | None:

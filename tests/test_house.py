@@ -42,6 +42,7 @@ ROOMS: list[set[str]] = [
         "redeliver",
         "request",
         "run",
+        "started",
         "suspects",
         "task",
     },

@@ -69,6 +69,17 @@ def work(self, key: str, seconds: float) -> None:
     effects.bump(f"{key}:end", mark=MARK)
 
 
+@app.task(name="kept.gated")
+def gated(key: str, gate: str) -> None:
+    """Note ``key:start``, wait for a file that the test makes, note ``key:end``."""
+    effects = Effects.from_env()
+    effects.bump(f"{key}:start", mark=MARK)
+    gives_up = time.monotonic() + 120
+    while not os.path.exists(gate) and time.monotonic() < gives_up:
+        time.sleep(0.02)
+    effects.bump(f"{key}:end", mark=MARK)
+
+
 @app.task(name="kept.early", acks_late=False)
 def early(key: str) -> None:
     Effects.from_env().bump(key, mark=MARK)

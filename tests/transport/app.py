@@ -46,6 +46,18 @@ def slow(key: str, seconds: float) -> str:
     return key
 
 
+@app.task(name="streams.gated")
+def gated(key: str, gate: str) -> str:
+    """Note ``key:start``, wait for a file that the test makes, note ``key:end``."""
+    effects = Effects.from_env()
+    effects.bump(f"{key}:start")
+    gives_up = time.monotonic() + 120
+    while not os.path.exists(gate) and time.monotonic() < gives_up:
+        time.sleep(0.02)
+    effects.bump(f"{key}:end")
+    return key
+
+
 @app.task(name="streams.work", ignore_result=True)
 def work(key: str, seconds: float) -> None:
     """Be busy for a while, then note one effect."""

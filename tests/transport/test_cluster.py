@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from celery_idem.core.errors import ConfigError
-from tests.support.ports import free_port
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.transport.conftest import APP, streams
@@ -21,15 +20,13 @@ def nodes(make_redis: Callable[..., RedisServer]) -> list[RedisServer]:
     """Three nodes, each with a third of the slots."""
     made = []
     for number in range(3):
-        extra = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
-        made.append(make_redis(f"node{number}", extra=extra))
+        made.append(make_redis(f"node{number}", extra=["--cluster-enabled", "yes"]))
     for number, node in enumerate(made):
         first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1
         with node.client() as client:
-            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+            client.execute_command("CLUSTER", "ADDSLOTS", *range(first, last + 1))
             for other in made[:number]:
-                bus = other.extra[other.extra.index("--cluster-port") + 1]
-                client.execute_command("CLUSTER", "MEET", *other.address, bus)
+                client.execute_command("CLUSTER", "MEET", *other.address)
     for node in made:
         with node.client() as client:
             wait_until(lambda client=client: _is_whole(client), 60, "a cluster of three")

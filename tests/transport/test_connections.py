@@ -127,7 +127,7 @@ def test_one_node_of_a_cluster_with_all_keys_in_one_slot(
     """C69: no script and no transaction touches a second slot."""
     node = make_redis("node", extra=["--cluster-enabled", "yes"])
     with node.client() as client:
-        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
         wait_until(lambda: _cluster_state(client) == "ok", what="the cluster")
     options = {"global_keyprefix": "{shop}:"}
     app = load_streams_app(options=options, broker=streams(node.url()), backend=node.url())

@@ -24,18 +24,20 @@ def idem_app(load_app, redis_server, effects):
 
 
 def test_an_orphan_ends_with_its_parent_and_its_job_is_done_once(
-    idem_app, effects, start_worker, redis_server
+    idem_app, effects, start_worker, redis_server, tmp_path
 ):
     """C61: only the parent is killed; another worker takes the message over."""
     victim = start_worker(f"{APP}:app")
-    result = idem_app.pay.delay("orphan", seconds=6)
+    gate = tmp_path / "gate"
+    result = idem_app.gated.delay("orphan", str(gate))
     effects.wait_count("start:orphan", 1)
     other = start_worker(f"{APP}:app")
 
     victim.kill_parent()
 
     wait_until(lambda: not victim.members(), what="the end of the orphan")
-    assert result.get(timeout=60) == "paid"
+    gate.touch()
+    assert result.get(timeout=60) == f"orphan by {result.id}"
     assert effects.count("orphan") == 1
     assert effects.lines("orphan")[0]["pid"] in other.children()
     with redis_server.client() as client:

@@ -166,12 +166,13 @@ def test_a_worker_that_was_declared_dead_acks_nothing_and_starts_nothing(
 
 
 def test_a_frozen_parent_starts_nothing_for_the_room_that_its_child_made_meanwhile(
-    load_streams_app, effects, start_worker, redis_server
+    load_streams_app, effects, start_worker, redis_server, tmp_path
 ):
     """The child ends its task while the parent is frozen: the next one may not start then."""
     app = load_streams_app(options={"lease_s": 2}, conf={"worker_prefetch_multiplier": 4})
     frozen = start_worker(f"{APP}:app", concurrency=1)
-    app.slow.delay("first", 1)
+    gate = tmp_path / "gate"
+    app.gated.delay("first", str(gate))
     for number in range(3):
         app.effect.delay(f"k{number}")
     with redis_server.client() as client:
@@ -182,7 +183,9 @@ def test_a_frozen_parent_starts_nothing_for_the_room_that_its_child_made_meanwhi
             ),
             what="prefetch",
         )
+    effects.wait_count("first:start", 1)
     frozen.stop_parent()
+    gate.touch()
     effects.wait_count("first:end", 1)
     other = start_worker(f"{APP}:app", concurrency=1)
     effects.wait_for(lambda it: all(it.count(f"k{n}") for n in range(3)))

@@ -10,11 +10,11 @@ from tests.visibility.conftest import APP, HOUR
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_the_ack_of_a_woken_worker_does_not_remove_the_delivery_of_another(
-    pool, kept, effects, start_worker, redis_server
+    pool, kept, effects, start_worker, redis_server, tmp_path
 ):
-    app = kept(TEST_OPTIONS=HOUR)
+    app, gate = kept(TEST_OPTIONS=HOUR), tmp_path / "gate"
     zombie = start_worker(APP, pool=pool, env={"TEST_MARK": "zombie"})
-    app.work.delay("job", 8)
+    app.gated.delay("job", str(gate))
     effects.wait_count("job:start", 1)
     zombie.stop_tree()
     other = start_worker(APP, pool=pool, env={"TEST_MARK": "other"})
@@ -22,10 +22,11 @@ def test_the_ack_of_a_woken_worker_does_not_remove_the_delivery_of_another(
     other.stop_tree()  # it must not be done before the zombie is
 
     zombie.cont_tree()
+    zombie.wait_log("were given to other workers")
+    gate.touch()
     effects.wait_count("job:end", 1)
 
     assert effects.lines("job:end")[0]["mark"] == "zombie"
-    zombie.wait_log("were given to other workers")
     zombie.wait_log("acked after it had been given to another worker")
     with redis_server.client() as client:
         # on record, or back in its queue when the other was stopped for longer than its lease
@@ -57,10 +58,10 @@ def test_a_woken_worker_goes_on_with_a_full_prefetch(kept, effects, start_worker
         assert client.llen("celery") == 0
 
 
-def test_a_frozen_parent_whose_child_works_on_is_away_too(kept, effects, start_worker):
-    app = kept(TEST_OPTIONS=HOUR)
+def test_a_frozen_parent_whose_child_works_on_is_away_too(kept, effects, start_worker, tmp_path):
+    app, gate = kept(TEST_OPTIONS=HOUR), tmp_path / "gate"
     zombie = start_worker(APP, env={"TEST_MARK": "zombie"})
-    app.work.delay("job", 6)
+    app.gated.delay("job", str(gate))
     effects.wait_count("job:start", 1)
 
     zombie.stop_parent()
@@ -69,6 +70,7 @@ def test_a_frozen_parent_whose_child_works_on_is_away_too(kept, effects, start_w
     zombie.cont_parent()
 
     effects.wait_count("lost", 1)
+    gate.touch()
     effects.wait_count("job:end", 2)
     assert zombie.returncode is None
 

@@ -62,6 +62,24 @@ def test_what_waits_runs_and_was_started_is_counted_lane_by_lane() -> None:
     assert line.count == 0
 
 
+def test_every_end_frees_one_process() -> None:
+    line = strict(slots=2)
+    for number in range(6):
+        line.add("low", number)
+    line.next(0.0)
+    assert line.has_room("low")
+    line.next(0.0)
+    assert not line.has_room("low")
+    assert line.fetchable() == set()
+
+    line.finished("low", 1.0)
+    assert [line.next(0.0), line.next(0.0)] == [("low", 2), None]
+    line.finished("low", 1.0)
+    line.finished("low", 1.0)
+
+    assert [line.next(0.0), line.next(0.0), line.next(0.0)] == [("low", 3), ("low", 4), None]
+
+
 def test_an_end_that_nothing_began_frees_no_process() -> None:
     line = strict(slots=1)
     line.add("low", 1)
@@ -135,6 +153,9 @@ def test_a_lane_that_comes_with_a_reserve_restricts(reserve: int, restricted: bo
     line.admit(Lane("bulk", reserve=reserve))
 
     assert line.restricted is restricted
+    assert line.lanes[-1] == Lane("bulk", reserve=reserve)
+    assert line.running["bulk"] == line.waiting("bulk") == 0
+    line.add("bulk", 1)
     assert line.lanes[-1] == Lane("bulk", reserve=reserve)
 
 

@@ -131,6 +131,16 @@ class Delivery:
         return {k: v for k, v in headers.items() if k not in (WAITS_HEADER, REQUEUES_HEADER)}
 
 
+def is_broadcast(app: Any, delivery_info: Any) -> bool:
+    """Whether every worker gets a message of this exchange: one of the app's queues (kombu's
+    ``Broadcast``) is bound to it, and it is a fanout."""
+    name = (delivery_info or {}).get("exchange")
+    if not name:
+        return False
+    exchanges = (queue.exchange for queue in app.amqp.queues.values())
+    return any(it is not None and it.name == name and it.type == "fanout" for it in exchanges)
+
+
 def scope_of(task_name: str) -> str:
     """What a task's keys begin with: its name. A name with a colon in it is written so that no
     other task and key can read the same."""

@@ -14,7 +14,7 @@ from kombu.serialization import registry  # type: ignore[attr-defined]
 
 from celery_idem.confirming import confirming
 from celery_idem.core.errors import ConfigError, KeyInvalid, RequeuedTooOften
-from celery_idem.delivery import REQUEUES_HEADER, WAITS_HEADER, Delivery
+from celery_idem.delivery import REQUEUES_HEADER, WAITS_HEADER, Delivery, is_broadcast
 
 logger = logging.getLogger("celery_idem.redeliver")
 
@@ -93,9 +93,24 @@ def seconds_until(when: Any) -> float:
     return max(0.0, float(when))
 
 
+def _go_back_here(task: Any) -> NoReturn:
+    """A copy of a broadcast would go to every worker, and each would send copies again. RabbitMQ
+    has a queue for each worker, to which the message itself can go back; Redis has none."""
+    with confirming(task.app) as producer:
+        has_queues = producer is not None
+    if not has_queues:
+        logger.error("a broadcast that can't be run now is given up by this worker",
+                     extra={"task_id": task.request.id})  # fmt: skip
+        raise Ignore("a broadcast that can't be run now")
+    wait_before_it_goes_back()
+    raise Reject("a broadcast that can't be run now", requeue=True)
+
+
 def _send_copy(task: Any, countdown_s: float, counts: dict[str, int]) -> None:
     """Publish this very message again: id, retries, headers, chain, chord and callbacks kept."""
     request = task.request
+    if is_broadcast(task.app, request.delivery_info):
+        _go_back_here(task)
     signature = task.signature_from_request(
         request, countdown=countdown_s, retries=request.retries or 0
     )

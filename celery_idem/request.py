@@ -12,7 +12,7 @@ from celery_idem import signals
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import IdemError
 from celery_idem.core.record import Claim, Claimed, ClaimRequest, Ending, Lease, State
-from celery_idem.delivery import Delivery, attempt_of, record_key
+from celery_idem.delivery import Delivery, attempt_of, is_broadcast, record_key
 from celery_idem.ending import EndingRequest, error_of
 from celery_idem.guard import new_owner
 from celery_idem.lease import LeaseKeeper
@@ -40,7 +40,10 @@ class IdempotentRequest(EndingRequest):
         lease: Lease | None = None
         try:
             terms = task._terms
-            key = record_key(task, terms, self.id, headers, self.args, self.kwargs)
+            # a broadcast is one piece of work for each worker, unless its task or call names it
+            everywhere = is_broadcast(task.app, self.delivery_info)
+            name = f"{self.id}@{self.hostname}" if everywhere else self.id
+            key = record_key(task, terms, name, headers, self.args, self.kwargs)
             attempt = attempt_of(headers, headers.get("retries"))
             lease = Lease(key, owner, terms.lease_ms, terms.retention_ms, self.id, attempt)
         except Exception as error:

@@ -287,3 +287,25 @@ def test_a_tally_over_more_than_one_look_counts_every_letter_once(store):
     assert (one[1], beyond) == (252, b"")
     pages = [store._call(module._TALLY, first[2], first[3], most, "") for most in ("500", "1500")]
     assert [sum(row[1] for row in rows) for rows, _ in pages] == [500, 1005]
+
+    store.put(letter(2000, lane="rare"))
+    for indexes in (["lane:rare", "lane:low"], ["lane:low", "lane:rare"]):
+        assert store._call(module._TALLY, "0", "+inf", "1000", "", *indexes) == [[], b""]
+
+
+@pytest.mark.parametrize("text", ["keyerr", "absent"])
+def test_a_text_is_looked_for_in_what_all_indexes_have(text, store):
+    """And from its first character on."""
+    for number, lane in enumerate(["low", "rare", "rare"]):
+        made = letter(number, lane=lane, task="t.one" if number < 2 else "t.two")
+        store._call(
+            module._PUT, made.id, "{}", "", made.task, lane, "failure", "g", "", "KeyError", "",
+            "keyerror", "", "1", "", "t", "20",
+        )  # fmt: skip
+    both = [text, "task:t.one", "lane:rare"]
+
+    ids, _ = store._call(module._FIND, "new", "0", "+inf", "5", "500", *both)
+    rows, _ = store._call(module._TALLY, "0", "+inf", "500", *both)
+
+    assert ids == ([letter(1).id.encode()] if text == "keyerr" else [])
+    assert [row[1] for row in rows] == ([1] if text == "keyerr" else [])

@@ -309,3 +309,9 @@ def test_a_text_is_looked_for_in_what_all_indexes_have(text, store):
 
     assert ids == ([letter(1).id.encode()] if text == "keyerr" else [])
     assert [row[1] for row in rows] == ([1] if text == "keyerr" else [])
+
+
+def test_a_time_in_which_nobody_died_has_no_groups(store):
+    store.put(letter(1))
+
+    assert store._call(module._GROUPS, "0", "1", "", "") == []

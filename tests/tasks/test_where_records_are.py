@@ -14,7 +14,7 @@ from celery_idem.stores.redis.store import RedisStore
 def place_of(**conf: Any) -> dict[str, Any]:
     """redis-py's options for the store's connections."""
     app = Celery("places", set_as_current=False)
-    app.conf.update(conf)
+    app.conf.update(idem={}, **conf)  # not what a Django project in this process says
     store = binding_of(app).store
     assert isinstance(store, RedisStore)
     given: dict[str, Any] = store.client.connection_pool.connection_kwargs

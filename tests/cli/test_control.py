@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -91,16 +92,24 @@ def test_they_are_listed_with_arguments_and_help(
         assert f"{command} {about}" in listed
 
 
-def test_they_work_and_wrong_ones_are_answered_and_stop_nothing(worker: Worker) -> None:
+@pytest.mark.parametrize(
+    "typed_and_answered",
+    [RIGHT, dict(islice(WRONG.items(), 6)), {**dict(islice(WRONG.items(), 6, None)), **TOO_MUCH}],
+    ids=["right", "wrong lanes", "wrong floods and too much"],
+)
+def test_they_work_and_wrong_ones_are_answered_and_stop_nothing(
+    worker: Worker, typed_and_answered: dict[str, str]
+) -> None:
     patience = ("-t", "20", "-d", worker.hostname)
 
-    for typed, answer in {**RIGHT, **WRONG, **TOO_MUCH}.items():
+    for typed, answer in typed_and_answered.items():
         # a broadcast with one destination comes back with its first answer
         assert answer in celery("control", *patience, *typed.split()), typed
     weights = celery("inspect", *patience, "lanes")
     floods = celery("inspect", *patience, "floods")
 
-    assert '"weight": 20' in weights
+    weight = 20 if typed_and_answered is RIGHT else 10
+    assert f'"weight": {weight}' in weights
     assert "- empty -" in floods
     assert "Traceback" not in worker.log_text()
     assert worker.returncode is None

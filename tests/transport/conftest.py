@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
+import redis
+from kombu import Connection
 
 import celery_idem.transport  # noqa: F401 - makes the schemes known
 from tests.support.servers import RedisServer
@@ -20,6 +22,20 @@ QUICK = {"lease_s": 3}
 def streams(url: str) -> str:
     """``redis://…`` as ``redis-streams://…``."""
     return url.replace("redis", "redis-streams", 1)
+
+
+@pytest.fixture
+def connection(redis_url: str) -> Iterator[Connection]:
+    """To the transport, on a server that other tests use before and after."""
+    with Connection(streams(redis_url), transport_options=QUICK) as made:
+        yield made
+
+
+@pytest.fixture
+def client(redis_session_server: RedisServer) -> Iterator[redis.Redis]:
+    """Looks at that server from the test."""
+    with redis_session_server.client() as made:
+        yield made
 
 
 @pytest.fixture

@@ -4,23 +4,9 @@ from __future__ import annotations
 
 import time
 
-import pytest
-from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu import Consumer, Exchange, Producer, Queue
 
 from tests.support.waiting import wait_until
-from tests.transport.conftest import streams
-
-
-@pytest.fixture
-def connection(redis_url):
-    with Connection(streams(redis_url), transport_options={"lease_s": 3}) as made:
-        yield made
-
-
-@pytest.fixture
-def client(redis_session_server):
-    with redis_session_server.client() as made:
-        yield made
 
 
 def test_an_expiring_queue_goes_when_nobody_uses_it(connection, client):

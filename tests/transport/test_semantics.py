@@ -20,18 +20,6 @@ from tests.transport.conftest import APP, streams
 SENT = ("evalsha", "eval", "blpop", "ping", "client|info")
 
 
-@pytest.fixture
-def connection(redis_url):
-    with Connection(streams(redis_url), transport_options={"lease_s": 3}) as made:
-        yield made
-
-
-@pytest.fixture
-def client(redis_session_server):
-    with redis_session_server.client() as made:
-        yield made
-
-
 def test_the_schemes_are_known_after_the_import():
     assert celery_idem.transport.SCHEMES.keys() <= set(_aliases())
 

@@ -11,18 +11,6 @@ from kombu import Connection
 from tests.transport.conftest import streams
 
 
-@pytest.fixture
-def connection(redis_url):
-    with Connection(streams(redis_url), transport_options={"lease_s": 3}) as made:
-        yield made
-
-
-@pytest.fixture
-def client(redis_session_server):
-    with redis_session_server.client() as made:
-        yield made
-
-
 def envelope(body="", **parts):
     """What stands in a stream, and is wrong in some part."""
     whole = {"body": body, "headers": {}, "properties": {"body_encoding": "utf-8"}, **parts}

@@ -26,11 +26,11 @@ ATTEMPTS_PER_REPLAY = 1_000_000
 #: Attempts of one ``Task.replace()``: what replaces a task has its id, and starts at 0 again, too.
 ATTEMPTS_PER_REPLACEMENT = 1_000_000_000
 
-#: Header: the lane that it was sent to (``celery_idem.lanes.routing.LANE_HEADER``).
-_LANE_HEADER = "idem_lane"
+#: Header: the lane that it was sent to; kept by retries and replays.
+LANE_HEADER = "idem_lane"
 #: What names a piece of work, or orders its attempts: a retry without would be another's, or older
 #: than what it follows.
-_OF_THE_WORK = (KEY_HEADER, FINGERPRINT_HEADER, REPLAYS_HEADER, _LANE_HEADER)
+_OF_THE_WORK = (KEY_HEADER, FINGERPRINT_HEADER, REPLAYS_HEADER, LANE_HEADER)
 
 #: Celery's own count of replacements: a header of the message, a field of the request.
 _REPLACEMENTS = "replaced_task_nesting"

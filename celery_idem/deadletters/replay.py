@@ -27,8 +27,8 @@ from celery_idem.deadletters.choose import letters_of
 from celery_idem.deadletters.letter import Attempt, Letter, Reason
 from celery_idem.deadletters.publish import own_headers, send
 from celery_idem.deadletters.tasks import task_named
-from celery_idem.delivery import REPLAYS_HEADER
-from celery_idem.lanes.routing import LANE_HEADER, lane_named, lanes_of
+from celery_idem.delivery import LANE_HEADER, REPLAYS_HEADER
+from celery_idem.lanes.routing import lane_named, lanes_of
 from celery_idem.task import IdempotentTask
 
 logger = logging.getLogger("celery_idem.deadletters")

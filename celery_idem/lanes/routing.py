@@ -11,9 +11,8 @@ from typing import Any
 from celery_idem.core.errors import ConfigError
 from celery_idem.core.order import Lane, parse_lanes
 from celery_idem.core.settings import Settings
+from celery_idem.delivery import LANE_HEADER
 
-#: Header that says which lane a message was sent to: kept by retries and replays.
-LANE_HEADER = "idem_lane"
 #: Header with the time of publishing, in seconds since 1970 by the producer's clock.
 SENT_HEADER = "idem_sent_s"
 #: Message priorities that every broker knows.

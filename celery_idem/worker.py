@@ -25,6 +25,7 @@ from celery_idem.doctor import clock as clock  # registers the remote-control co
 from celery_idem.lanes.install import install_lanes
 from celery_idem.run_times import PlainTasks, RunTimes
 from celery_idem.stores.memory import MemoryStore
+from celery_idem.unreported import EveryEnd
 
 logger = logging.getLogger("celery_idem.worker")
 
@@ -37,7 +38,7 @@ _PR_SET_PDEATHSIG = 1
 
 def install(app: Any) -> None:
     """Add the bootstep to this app, and the receivers to this process. Safe to call again."""
-    app.steps["worker"].add(IdempotentWorker)
+    app.steps["worker"].update((IdempotentWorker, EveryEnd))
     # By name: a producer binds its tasks, too, and need not load the worker's code.
     app.steps["consumer"].add(LeasesFirst)
     app.steps["consumer"].add("celery_idem.visibility.step:VisibilityStep")

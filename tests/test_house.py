@@ -50,6 +50,7 @@ ROOMS: list[set[str]] = [
     {"lanes"},
     {"deadletters"},
     {"visibility"},
+    {"unreported"},
     {"transport"},
     {"consumer_timeout"},
     {"metrics"},

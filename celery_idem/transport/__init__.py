@@ -10,6 +10,9 @@ It works for every Celery app, with or without ``IdempotentTask``.
 
 from __future__ import annotations
 
+from typing import Any
+
+from celery import signals
 from kombu.transport import TRANSPORT_ALIASES
 
 #: scheme of a broker URL → the class behind it. ``redis-streams+socket:///path`` is the first.
@@ -23,6 +26,13 @@ SCHEMES = {
 def register() -> None:
     """Make the schemes known to kombu. Cheap, and safe to call again."""
     TRANSPORT_ALIASES.update(SCHEMES)
+    signals.celeryd_init.connect(_on_worker, weak=False, dispatch_uid="celery_idem.transport")
+
+
+def _on_worker(instance: Any = None, **_: Any) -> None:
+    from celery_idem.unreported import EveryEnd
+
+    instance.app.steps["worker"].add(EveryEnd)
 
 
 register()

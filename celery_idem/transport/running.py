@@ -35,16 +35,38 @@ def yet_to_run() -> Collection[Any]:
     return WeakSet(request for request in waiting if _will_run(request))
 
 
+def note_acks(noted: set[str]) -> None:
+    """Note the delivery tags of what runs or will run now, as each is acked or rejected.
+
+    Between that and the ack's arrival at the channel there may be a long time: threads leave it to
+    the event loop, and green pools before Celery 5.7 to the next turn of the consumer's, which
+    comes when the broker was reached again.
+    """
+    state = _state()
+    if state is None:
+        return
+    for request in (*tuple(state.active_requests), *tuple(state.reserved_requests)):
+        tag = request.message.delivery_tag
+        for name in ("_on_ack", "_on_reject"):
+            setattr(request, name, _noting(tag, noted, getattr(request, name)))
+        if request.acknowledged:
+            noted.add(tag)
+
+
+def _noting(tag: str, noted: set[str], act: Any) -> Any:
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        noted.add(tag)
+        return act(*args, **kwargs)
+
+    return noting
+
+
 def _state() -> Any:
     return sys.modules.get("celery.worker.state")
 
 
 def _still_runs(request: Any) -> bool:
-    """Whether the pool still works on it.
-
-    A greenlet whose result could not be stored ends with an error and without an ack, and Celery
-    goes on counting its request as active.
-    """
+    """Whether the pool still works on it."""
     reference = getattr(request, "_apply_result", None)
     if reference is None:
         return True  # solo: it runs in the very thread of the consumer

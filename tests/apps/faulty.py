@@ -67,6 +67,17 @@ def work(self: Any, name: str, gate: str = "") -> str:
     return f"{name} by {os.getpid()}"
 
 
+@app.task(name="faulty.plain", acks_late=True)
+def plain(name: str, gate: str = "") -> str:
+    """As ``work``, without a key."""
+    effects = Effects.from_env()
+    effects.bump(f"start:{name}")
+    if gate:
+        _until(f"{gate}-{effects.count(f'start:{name}')}")
+    effects.bump(name)
+    return f"{name} by {os.getpid()}"
+
+
 @app.task(base=IdempotentTask, name="faulty.book", bind=True, idem_key="book:{name}")
 def book(self: Any, name: str, gate: str) -> str:
     """As ``work``, and its effect is a row that is guarded by the fence."""

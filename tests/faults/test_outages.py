@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -178,3 +179,62 @@ def test_a_worker_lives_through_a_server_that_refuses_for_now(
     effects.wait_count("through", 1, DEADLINE_S)
     assert effects.count("start:through") == 1
     assert worker.returncode is None
+
+
+POOLS = ["prefork", "threads", "gevent", "eventlet", "solo"]
+IMPATIENT = {"result_backend_transport_options": {"retry_policy": {"timeout": 1.0}}}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_result_that_could_not_be_stored_is_reported_when_it_can(
+    load: Any,
+    start_worker: Any,
+    effects: Effects,
+    gate: Any,
+    redis_server: RedisServer,
+    fault_proxy: Any,
+    pool: str,
+) -> None:
+    """In all pools but prefork the message stayed with its worker, unacked, for ever."""
+    results = fault_proxy(redis_server.address)
+    load(TEST_BACKEND=results.url(1), TEST_CONF=json.dumps(IMPATIENT))
+    worker = start_worker(APP, pool=pool, concurrency=1)
+    tasks = load(TEST_BACKEND=redis_server.url(1))
+    result = tasks.work.delay("mute", str(gate()))
+    effects.wait_count("start:mute", 1)
+
+    results.cut()
+    gate(1).touch()
+    worker.wait_log("its result could not be reported", DEADLINE_S)
+    results.heal()
+
+    assert result.get(timeout=DEADLINE_S).startswith("mute by")
+    assert effects.count("start:mute") == 1
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_plain_job_whose_result_could_not_be_stored_takes_no_place_in_the_prefetch(
+    load: Any,
+    start_worker: Any,
+    effects: Effects,
+    gate: Any,
+    redis_server: RedisServer,
+    fault_proxy: Any,
+    pool: str,
+) -> None:
+    """Celery's own fault in all pools but prefork: each such job took one for ever."""
+    results = fault_proxy(redis_server.address)
+    load(TEST_BACKEND=results.url(1), TEST_CONF=json.dumps(IMPATIENT))
+    start_worker(APP, pool=pool, concurrency=1)
+    tasks = load(TEST_BACKEND=redis_server.url(1))
+    tasks.plain.delay("mute", str(gate()))
+    effects.wait_count("start:mute", 1)
+
+    results.cut()
+    gate(1).touch()
+    tasks.plain.delay("next")
+
+    effects.wait_count("next", 1, DEADLINE_S)
+    with redis_server.client() as client:
+        wait_until(lambda: client.hlen("unacked") == 0, DEADLINE_S, what="both acks")
+    assert effects.count("start:mute") == 1

@@ -11,6 +11,9 @@ from kombu.exceptions import OperationalError
 from tests.support.waiting import wait_until
 from tests.transport.conftest import APP, streams
 
+#: The result backend's, which is 20 tries by itself.
+IMPATIENT = {"result_backend_transport_options": {"retry_policy": {"timeout": 1.0}}}
+
 
 def pending(client) -> list[object]:
     """What workers hold of the lane, and the leases."""
@@ -66,6 +69,113 @@ def test_what_waits_for_a_thread_during_an_outage_is_run_once(
         wait_until(lambda: not pending(client)[0:-2], what="the late acks")
         wait_until(lambda: client.xlen("rs:{celery}:f") == 0, what="no second delivery")
     assert (effects.count("long:start"), effects.count("waiting")) == (1, 1)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_what_ends_in_the_pause_before_a_new_connection_is_not_run_twice(
+    pool, load_streams_app, effects, start_worker, redis_server, fault_proxy, tmp_path
+):
+    """The keeper is back at once; Celery, whose turn it is to ack, only after its pause."""
+    if pool == "prefork" and celery.VERSION < (5, 6, 3):
+        pytest.skip("Celery before 5.6.3 forgets what its children run")
+    proxy, gate = fault_proxy(redis_server.address), tmp_path / "gate"
+    # results come at another way: they can be stored
+    app = load_streams_app(broker=streams(proxy.url()), backend=redis_server.url(1))
+    worker = start_worker(f"{APP}:app", pool=pool, concurrency=2)
+    app.gated.delay("ends", str(gate))
+    effects.wait_count("ends:start", 1)
+
+    proxy.cut()
+    worker.wait_log("Trying again in 4", 60)
+    gate.touch()
+    effects.wait_count("ends:end", 1)
+    proxy.heal()
+    app.effect.delay("after")
+
+    effects.wait_count("after", 1, 60)
+    with redis_server.client() as client:
+        wait_until(lambda: client.xlen("rs:{celery}:0") == 0, what="the late ack")
+    assert effects.count("ends:start") == 1
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "eventlet", "solo"])
+def test_a_job_whose_result_can_not_be_stored_takes_no_place_for_ever(
+    pool, load_streams_app, effects, start_worker, redis_server, fault_proxy, tmp_path
+):
+    """Nor could the error be stored: in all pools but prefork the worker was deaf then."""
+    results, gate = fault_proxy(redis_server.address), tmp_path / "gate"
+    load_streams_app(backend=results.url(1), conf=IMPATIENT)
+    worker = start_worker(f"{APP}:app", pool=pool, concurrency=1)
+    app = load_streams_app()
+    app.gated.delay("mute", str(gate))
+    effects.wait_count("mute:start", 1)
+
+    results.cut()
+    gate.touch()
+    worker.wait_log("ConnectionError", 60)
+    with redis_server.client() as client:
+        wait_until(lambda: client.xlen("rs:{celery}:0") == 0, 60, what="the ack, as in prefork")
+    app.effect.delay("next")
+
+    effects.wait_count("next", 1, 60)
+    assert effects.count("mute:start") == 1
+
+
+def test_a_job_in_a_thread_whose_result_can_not_be_stored_does_not_outlive_an_outage(
+    load_streams_app, effects, start_worker, redis_server, fault_proxy, tmp_path
+):
+    """Celery went on counting it as active, so its message was held for as long as it did."""
+    broker, results = (fault_proxy(redis_server.address) for _ in range(2))
+    gate = tmp_path / "gate"
+    load_streams_app(broker=streams(broker.url()), backend=results.url(1), conf=IMPATIENT)
+    worker = start_worker(f"{APP}:app", pool="threads", concurrency=2)
+    app = load_streams_app()
+    app.gated.delay("mute", str(gate))
+    effects.wait_count("mute:start", 1)
+
+    results.cut()
+    broker.cut()
+    worker.wait_log("Connection to broker lost|Trying to re-establish")
+    gate.touch()
+    worker.wait_log("raised outside body", 60)
+    broker.heal()
+    results.heal()
+
+    with redis_server.client() as client:
+        wait_until(
+            lambda: client.xlen("rs:{celery}:0") == 0,
+            60,
+            what=lambda: f"an empty lane: {pending(client)}\n{worker.log_text()[-6000:]}",
+        )
+    assert effects.count("mute:start") == 1
+
+
+def test_an_answer_that_got_lost_is_made_good_while_a_job_of_before_still_runs(
+    load_streams_app, effects, start_worker, redis_server, fault_proxy, tmp_path
+):
+    """What it handed over is nobody's, and the old session lives as long as that job."""
+    proxy, gate = fault_proxy(redis_server.address), tmp_path / "gate"
+    app = load_streams_app(
+        broker=streams(proxy.url()), backend=redis_server.url(1), options={"lease_s": 30}
+    )
+    worker = start_worker(f"{APP}:app", pool="threads", concurrency=2)
+    app.gated.delay("long", str(gate))
+    effects.wait_count("long:start", 1)
+
+    proxy.set(latency_s=0.4)
+    with app.app.connection_for_write(streams(redis_server.url())) as connection:
+        app.app.send_task("streams.effect", ("handed over",), connection=connection)
+    with redis_server.client() as client:
+        wait_until(lambda: len(pending(client)) == 2 + 2, what="a hand-over")
+    proxy.cut()
+    assert effects.count("handed over") == 0
+    worker.wait_log("Connection to broker lost|Trying to re-establish")
+    proxy.heal()
+
+    effects.wait_count("handed over", 1)
+    assert effects.count("long:end") == 0, "while it ran"
+    gate.touch()
+    effects.wait_count("long:end", 1)
 
 
 def test_an_idle_worker_survives_a_master_that_becomes_a_replica(

@@ -246,6 +246,31 @@ def test_a_worker_survives_a_server_that_refuses_for_now(
     assert worker.returncode is None
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_an_ack_that_the_server_refuses_for_now_is_sent_again(
+    pool, load_streams_app, effects, start_worker, redis_server, tmp_path
+):
+    """It was taken for one that comes too late, and its message was given back."""
+    gate = tmp_path / "gate"
+    app = load_streams_app(conf={"task_ignore_result": True})
+    worker = start_worker(f"{APP}:app", pool=pool, concurrency=2)
+    app.gated.delay("refused", str(gate))
+    effects.wait_count("refused:start", 1)
+
+    with redis_server.client() as client:
+        client.config_set("min-replicas-to-write", 1)
+        gate.touch()
+        effects.wait_count("refused:end", 1)
+        worker.wait_log("acks wait for the server|Trying again in 4", 60)
+        client.config_set("min-replicas-to-write", 0)
+        wait_until(lambda: client.xlen("rs:{celery}:0") == 0, 60, what="the ack")
+    app.effect.delay("after")
+
+    effects.wait_count("after", 1, 60)
+    if pool != "prefork" or celery.VERSION >= (5, 6, 3):
+        assert effects.count("refused:start") == 1
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("away_s", [3, 30])

@@ -7,6 +7,8 @@ for number = 2, #KEYS do
   local stream, count = KEYS[number], tonumber(ARGV[at + 1])
   for i = at + 2, at + 1 + count do
     local acked = redis.pcall('XACK', stream, 'w', ARGV[i])
+    -- a server that refuses for now has acked nothing: the sender tries again
+    if type(acked) == 'table' and not string.find(acked.err, '^WRONGTYPE') then return acked end
     if acked == 1 then
       redis.call('XDEL', stream, ARGV[i])
     else

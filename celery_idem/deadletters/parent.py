@@ -65,7 +65,7 @@ def set_aside(request: Any, why: str, info: Any) -> bool:
         message = message_of(request.message)
         if why == ending.FAILURE and _kept_by_the_child(app, request, error, message):
             return True
-        record = _record_of(app, getattr(request, "_idem_lease", None))
+        record = _record_of(app, getattr(request, "_idem_lease", None), why)
         if _only_the_report_failed(why, record, message):
             named = type(error).__name__ if error is not None else why
             put_off(request, f"the work is done, and its result could not be reported ({named})")
@@ -213,10 +213,13 @@ def _fault(request: Any, why: str, info: Any) -> Fault:
     return named_fault(why, texts[why], place=str(request.task.name))
 
 
-def _record_of(app: Any, lease: Any) -> Record | None:
+def _record_of(app: Any, lease: Any, why: str) -> Record | None:
+    """Raises the store's error where the record says whether the work was done all the same."""
     if lease is None:
         return None
     try:
         return binding_of(app).keeper.store.get(lease.key)
     except IdemError:
+        if why in (ending.FAILURE, ending.TIME_LIMIT):
+            raise
         return None

@@ -129,7 +129,7 @@ def ack_at_once(consumer: Any) -> None:
         try:
             return make()
         finally:
-            del consumer.call_soon
+            vars(consumer).pop("call_soon", None)
 
     consumer.create_task_handler = handler
 

@@ -30,9 +30,11 @@ def register() -> None:
 
 
 def _on_worker(instance: Any = None, **_: Any) -> None:
+    from celery_idem.transport.noted import NotedAcks
     from celery_idem.unreported import EveryEnd
 
     instance.app.steps["worker"].add(EveryEnd)
+    instance.app.steps["consumer"].add(NotedAcks)
 
 
 register()

@@ -23,7 +23,7 @@ from redis.exceptions import NoPermissionError
 
 from celery_idem.transport import scripts
 from celery_idem.transport.keys import ALL_STEPS, FRONT
-from celery_idem.transport.running import note_acks, tags_that_run, yet_to_run
+from celery_idem.transport.running import tags_that_run, yet_to_run
 from celery_idem.transport.session import Session
 
 logger = logging.getLogger("celery_idem.transport")
@@ -73,7 +73,6 @@ class Keeper:
         self._stopped = False
         self._no_sweep_before = 0.0
         self._seen_over: set[str] = set()
-        self._acked: set[str] = set()  #: since it lingers; their acks may be on their way
         self._yet_to_run: Collection[Any] = ()
         self._fresh = True
         self._audit_at = 0.0
@@ -94,10 +93,9 @@ class Keeper:
         acked when it is done. So a short outage makes nobody run a task twice.
         """
         if self.lingering_since is None:
-            self._yet_to_run = yet_to_run()  # before Celery forgets them
-            note_acks(self._acked)
             self.lingering_since = time.monotonic()
             _lingering.add(self.session)
+            self._yet_to_run = yet_to_run()  # before Celery forgets them
 
     # -- the thread
 
@@ -204,7 +202,7 @@ class Keeper:
         waited_s = time.monotonic() - (self.lingering_since or 0.0)
         if session.held and waited_s > DROP_PATIENCE_S:
             kept = {request.message.delivery_tag for request in tuple(self._yet_to_run)}
-            over = set(session.held) - tags_that_run() - kept - self._acked
+            over = set(session.held) - tags_that_run() - kept - session.noted
             # what has just ended may be acked in this moment: it is looked at twice
             session.give_back(over & self._seen_over)
             self._seen_over = over

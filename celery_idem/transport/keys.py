@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+
+from celery_idem.stores.redis.pattern import glob_of
 
 #: Name of the consumer group of every stream.
 GROUP = "w"
@@ -11,11 +12,6 @@ GROUP = "w"
 FRONT = "f"
 #: Steps that a lane can have besides the front one: a digit each.
 ALL_STEPS = tuple("0123456789")
-
-
-def glob_of(text: str) -> str:
-    """A pattern (SCAN's) of this very text."""
-    return re.sub(r"([\\*?\[\]])", r"\\\1", text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,11 @@ class Leasing(kombu_base.Channel):  # type: ignore[misc]
             self._keeper.start()
         return session
 
+    def note(self, tag: str) -> None:
+        """The job is over, and its ack or requeue will come."""
+        if self._session is not None:
+            self._session.note(tag)
+
     def settle(self, tag: str) -> None:
         """Ack: gathered for the next turn of the event loop, else sent at once."""
         session = self._session

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_idem.core.errors import ConfigError
+from celery_idem.stores.redis.pattern import glob_of
 from celery_idem.transport import envelope, kombu_base, scripts
-from celery_idem.transport.keys import FRONT, glob_of
+from celery_idem.transport.keys import FRONT
 
 logger = logging.getLogger("celery_idem.transport")
 

@@ -20,7 +20,7 @@ def tags_that_run() -> set[str]:
     state = _state()
     if state is None:
         return set()
-    active = tuple(state.active_requests)
+    active = _all_of(state.active_requests)
     return {request.message.delivery_tag for request in active if _still_runs(request)}
 
 
@@ -30,35 +30,20 @@ def yet_to_run() -> Collection[Any]:
     state = _state()
     if state is None:
         return ()
-    active = set(state.active_requests)
-    waiting = (request for request in tuple(state.reserved_requests) if request not in active)
+    active = set(_all_of(state.active_requests))
+    waiting = (request for request in _all_of(state.reserved_requests) if request not in active)
     return WeakSet(request for request in waiting if _will_run(request))
 
 
-def note_acks(noted: set[str]) -> None:
-    """Note the delivery tags of what runs or will run now, as each is acked or rejected.
-
-    Between that and the ack's arrival at the channel there may be a long time: threads leave it to
-    the event loop, and green pools before Celery 5.7 to the next turn of the consumer's, which
-    comes when the broker was reached again.
-    """
-    state = _state()
-    if state is None:
-        return
-    for request in (*tuple(state.active_requests), *tuple(state.reserved_requests)):
-        tag = request.message.delivery_tag
-        for name in ("_on_ack", "_on_reject"):
-            setattr(request, name, _noting(tag, noted, getattr(request, name)))
-        if request.acknowledged:
-            noted.add(tag)
-
-
-def _noting(tag: str, noted: set[str], act: Any) -> Any:
-    def noting(*args: Any, **kwargs: Any) -> Any:
-        noted.add(tag)
-        return act(*args, **kwargs)
-
-    return noting
+def _all_of(requests: Any) -> tuple[Any, ...]:
+    """Of a weak set that other threads add to meanwhile."""
+    while True:
+        try:
+            return tuple(requests)
+        except (
+            RuntimeError
+        ):  # it grew; a look takes microseconds, so another one does not meet that
+            continue
 
 
 def _state() -> Any:

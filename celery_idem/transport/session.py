@@ -70,13 +70,15 @@ class Session:
         self.client: redis.Redis = redis.Redis(connection_pool=pool)
         self.pid = os.getpid()
         self.held: dict[str, Held] = {}
+        #: Tags whose ack or requeue Celery has yet to bring here (see transport/noted.py).
+        self.noted: set[str] = set()
         self.lost = False  #: declared dead by the server
         self.ended = False
         self.renewed_at = time.monotonic()
         self.leapt = False  #: the server's clock leapt ahead before the last tick
         self._joined: set[str] = set()
         self._outbox: list[Held] = []
-        self._on_the_way: list[Held] = []  # acks that were sent, and not answered
+        self._on_the_way: list[Held] = []  # acks and requeues that were sent, and not answered
         self._requeues: list[Held] = []  # those that could not be sent
         self._oldest_ack_at = 0.0
         self._lock = threading.Lock()
@@ -154,12 +156,18 @@ class Session:
         """Remove the message for good, with the next flush. False when it is not held here."""
         with self._lock:
             held = self.held.pop(tag, None)
+            self.noted.discard(tag)
             if held is None:
                 return False
             if not self._outbox:
                 self._oldest_ack_at = time.monotonic()
             self._outbox.append(held)
         return True
+
+    def note(self, tag: str) -> None:
+        """Its job is over: the ack, or the requeue, is on its way to this session."""
+        if tag in self.held:
+            self.noted.add(tag)
 
     @property
     def has_acks(self) -> bool:
@@ -240,6 +248,7 @@ class Session:
         server can't be told now, and :meth:`flush_requeues` will."""
         with self._lock:
             held = self.held.pop(tag, None)
+            self.noted.discard(tag)
             if held is None:
                 return True
             self._requeues.append(held)
@@ -252,15 +261,19 @@ class Session:
                 if not self._requeues:
                     return True
                 held = self._requeues.pop()
+                self._on_the_way.append(held)
             try:
                 self._requeue(held)
             except BaseException as error:
                 with self._lock:
                     self._requeues.append(held)
+                    self._arrived([held])
                 if not isinstance(error, (redis.RedisError, OSError)):
                     raise
                 logger.info("a requeue waits for the server: %s", error)
                 return False
+            with self._lock:
+                self._arrived([held])
 
     def _requeue(self, held: Held) -> None:
         keys = [held.lane, self.keys.due, self.keys.wake]

@@ -8,6 +8,7 @@ file with a table ``book(name PRIMARY KEY, fence, writer)``), ``TEST_CONFLICT`` 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -76,6 +77,13 @@ def plain(name: str, gate: str = "") -> str:
         _until(f"{gate}-{effects.count(f'start:{name}')}")
     effects.bump(name)
     return f"{name} by {os.getpid()}"
+
+
+@app.task(name="faulty.plainly_aborted", acks_late=True)
+def plainly_aborted(name: str, how: str) -> None:
+    """A body without a key that ends in what is no ``Exception``."""
+    Effects.from_env().bump(f"start:{name}")
+    raise {"exit": SystemExit, "cancelled": asyncio.CancelledError}[how]("enough")
 
 
 @app.task(base=IdempotentTask, name="faulty.book", bind=True, idem_key="book:{name}")

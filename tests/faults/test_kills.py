@@ -105,10 +105,11 @@ def test_other_children_go_on_when_one_is_killed(
     assert [record_of(tasks, f"faulty.work:work:{name}").crashes for name in "xyz"] == [0, 1, 0]
 
 
-def test_the_whole_fleet_is_killed_again_and_again_and_every_job_is_done_once(
+def test_the_fleet_is_killed_again_and_again_and_no_job_is_lost_or_repeated_but_by_a_kill_in_it(
     load: Any, two_workers: Any, effects: Effects
 ) -> None:
-    """Short jobs under kills; between their effect and its record the window is a millisecond."""
+    """Short jobs under kills. One may hit the millisecond between an effect and its record, and
+    that job's effect is repeated: a plain body has no more (docs: what can be lost)."""
     tasks = load(idem={"lease_s": 1, "max_crashes": 50})
     workers = two_workers(concurrency=2)
     names = [f"job{n}" for n in range(60)]
@@ -119,7 +120,9 @@ def test_the_whole_fleet_is_killed_again_and_again_and_every_job_is_done_once(
         workers[step % 2].kill_child()
 
     assert len([r.get(timeout=DEADLINE_S) for r in results]) == 60
-    assert [effects.count(name) for name in names] == [1] * 60
+    crashes = {name: record_of(tasks, f"faulty.work:work:{name}").crashes for name in names}
+    assert all(1 <= effects.count(name) <= 1 + crashes[name] for name in names), crashes
+    assert sum(crashes.values()) <= 4, "a crash for each kill"
 
 
 def test_children_that_are_replaced_after_every_task_lose_nothing_and_are_no_crashes(

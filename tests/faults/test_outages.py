@@ -238,3 +238,21 @@ def test_a_plain_job_whose_result_could_not_be_stored_takes_no_place_in_the_pref
     with redis_server.client() as client:
         wait_until(lambda: client.hlen("unacked") == 0, DEADLINE_S, what="both acks")
     assert effects.count("start:mute") == 1
+
+
+@pytest.mark.parametrize("how", ["exit", "cancelled"])
+@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet", "solo"])
+def test_a_plain_job_that_ends_in_what_is_no_exception_takes_no_place_in_the_prefetch(
+    load: Any, start_worker: Any, effects: Effects, redis_server: RedisServer, pool: str, how: str
+) -> None:
+    """Celery's own fault: it makes a lost worker of it, and trips over that."""
+    tasks = load()
+    worker = start_worker(APP, pool=pool, concurrency=1)
+    tasks.plainly_aborted.delay("aborted", how)
+    tasks.plain.delay("next")
+
+    effects.wait_count("next", 1, DEADLINE_S)
+    with redis_server.client() as client:
+        wait_until(lambda: client.hlen("unacked") == 0, DEADLINE_S, what="both acks")
+    assert effects.count("start:aborted") == 1
+    assert worker.returncode is None

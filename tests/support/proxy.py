@@ -79,7 +79,7 @@ class FaultProxy:
     def close(self) -> None:
         if self._loop.is_closed():
             return
-        self.faults = HEALTHY
+        self.set(refuse=True)  # who connects in the last moment begins nothing
         self._call(self._shut_down())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
@@ -138,10 +138,10 @@ class FaultProxy:
         for pair in list(self._pairs):
             _reset(pair.client)
             _reset(pair.server)
-        tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.faults.refuse:

@@ -11,6 +11,8 @@ from kombu.exceptions import OperationalError
 from tests.support.waiting import wait_until
 from tests.transport.conftest import APP, streams
 
+#: Prefork, where it remembers over an outage what its children run; before, it starts that again.
+REMEMBERING = ["prefork"] if celery.VERSION >= (5, 6, 3) else []
 #: The result backend's, which is 20 tries by itself.
 IMPATIENT = {"result_backend_transport_options": {"retry_policy": {"timeout": 1.0}}}
 
@@ -40,8 +42,7 @@ def test_a_task_that_runs_through_an_outage_is_acked_after_it_and_not_run_twice(
     effects.wait_count("long:end", 1)
     with redis_server.client() as client:
         wait_until(lambda: client.xlen("rs:{celery}:0") == 0, what="the late ack")
-    # before, it forgets what its children run: it starts again
-    if pool != "prefork" or celery.VERSION >= (5, 6, 3):
+    if pool != "prefork" or REMEMBERING:
         assert effects.count("long:start") == 1
     assert worker.returncode is None
 
@@ -71,13 +72,11 @@ def test_what_waits_for_a_thread_during_an_outage_is_run_once(
     assert (effects.count("long:start"), effects.count("waiting")) == (1, 1)
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", [*REMEMBERING, "threads", "gevent"])
 def test_what_ends_in_the_pause_before_a_new_connection_is_not_run_twice(
     pool, load_streams_app, effects, start_worker, redis_server, fault_proxy, tmp_path
 ):
     """The keeper is back at once; Celery, whose turn it is to ack, only after its pause."""
-    if pool == "prefork" and celery.VERSION < (5, 6, 3):
-        pytest.skip("Celery before 5.6.3 forgets what its children run")
     proxy, gate = fault_proxy(redis_server.address), tmp_path / "gate"
     # results come at another way: they can be stored
     app = load_streams_app(broker=streams(proxy.url()), backend=redis_server.url(1))
@@ -267,7 +266,7 @@ def test_an_ack_that_the_server_refuses_for_now_is_sent_again(
     app.effect.delay("after")
 
     effects.wait_count("after", 1, 60)
-    if pool != "prefork" or celery.VERSION >= (5, 6, 3):
+    if pool != "prefork" or REMEMBERING:
         assert effects.count("refused:start") == 1
 
 

@@ -32,6 +32,7 @@ from celery_idem.stores.base import RUN_TIMES_DAYS
 from celery_idem.stores.redis import run_times
 from celery_idem.stores.redis.connection import client_from_url
 from celery_idem.stores.redis.durability import durability_of
+from celery_idem.stores.redis.pattern import glob_of
 from celery_idem.stores.redis.scripts import Script, ScriptRunner
 
 _PACKAGE = "celery_idem.stores.redis"
@@ -173,8 +174,8 @@ class RedisStore:
 
     def scan(self, contains: str = "", limit: int = 1000) -> Iterator[Record]:
         found = 0
-        text = _glob_escaped(contains) + "*" if contains else ""
-        pattern = f"{_glob_escaped(self._prefix)}:{{*{text}}}"
+        text = glob_of(contains) + "*" if contains else ""
+        pattern = f"{glob_of(self._prefix)}:{{*{text}}}"
         start = len(self._prefix) + 2
         seen: set[bytes] = set()  # SCAN may give a key twice while the table is rehashed
         for name in self._names(pattern.encode()):
@@ -303,7 +304,3 @@ def _record(key: str, fields: dict[bytes, bytes], expires_ms: int) -> Record:
         settled=frozenset(under(b"z:")),
         published={task: int(attempt) for task, attempt in under(b"a:").items()},
     )
-
-
-def _glob_escaped(text: str) -> str:
-    return "".join("\\" + c if c in "*?[]\\" else c for c in text)

@@ -33,12 +33,15 @@ end
 if ARGV[2] == 'others' then
   for _, step in ipairs({'f', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'}) do
     local stream = base .. ':' .. step
-    local held = redis.pcall('XPENDING', stream, 'w', 'IDLE', ARGV[3], '-', '+', 1000, session)
-    if not held.err then
+    local from, held = '-', nil
+    repeat
+      held = redis.pcall('XPENDING', stream, 'w', 'IDLE', ARGV[3], from, '+', 1000, session)
+      if held.err then break end
       for _, entry in ipairs(held) do
         if not named[step .. ' ' .. entry[1]] then give_back(stream, step, entry[1]) end
+        from = '(' .. entry[1]
       end
-    end
+    until #held < 1000
   end
 end
 if given > 0 and redis.call('LLEN', base .. ':bell') == 0 then

@@ -212,6 +212,17 @@ def test_what_is_not_named_is_given_back_with_others(client):
     assert client.exists(*(f"{LANE}:{step}" for step in STEPS[2:])) == 0
 
 
+def test_of_more_than_a_page_the_newest_is_given_back_too(client):
+    """A lost answer handed over the newest."""
+    kept = [holds(client, "me", MAIN) for _ in range(2001)]
+    lost = holds(client, "me", MAIN)
+
+    assert give_back(client, "others", [part for entry in kept for part in ("0", entry)]) == 1
+
+    assert client.xpending(MAIN, "w")["pending"] == len(kept)
+    assert client.xpending_range(MAIN, "w", lost, lost, 1) == []
+
+
 def test_what_was_handed_over_just_now_is_not_given_back_and_nobody_is_woken(client):
     entry = holds(client, "me", MAIN)
 

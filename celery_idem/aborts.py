@@ -21,21 +21,26 @@ def ends_the_child(error: BaseException) -> bool:
     return isinstance(error, (SystemExit, KeyboardInterrupt)) and _process_name() != _MAIN
 
 
-def is_awaited(error: BaseException, task: Any) -> bool:
-    """Whether Celery itself has sent it into the body, and waits for it to come out."""
+def is_awaited(error: BaseException, limited: bool) -> bool:
+    """Whether Celery itself has sent it into the body, and waits for it to come out.
+
+    ``limited``: the job has a hard time limit.
+    """
     if isinstance(error, (WorkerShutdown, WorkerTerminate)):
         return True
     kind = type(error)
     if not kind.__module__.startswith(_GREEN_THREADS):
         return False
-    # a green thread's Timeout may be Celery's hard time limit, or one that the body has set
-    return kind.__name__ != "Timeout" or _has_hard_limit(task)
+    # gevent's Timeout may be Celery's hard time limit, or one that the body has set; eventlet's
+    # is always the body's, since there Celery keeps no limits
+    return kind.__name__ != "Timeout" or (limited and kind.__module__.startswith("gevent"))
+
+
+def has_hard_limit(task: Any) -> bool:
+    """Whether Celery ends this run of the task at some time."""
+    given = (task.request.timelimit or (None,))[0]
+    return bool(given or task.time_limit or task.app.conf.task_time_limit)
 
 
 def _process_name() -> str:
     return str(current_process().name)
-
-
-def _has_hard_limit(task: Any) -> bool:
-    given = (task.request.timelimit or (None,))[0]
-    return bool(given or task.time_limit or task.app.conf.task_time_limit)

@@ -301,7 +301,7 @@ class Run:
         """The body ended with what is no ``Exception``."""
         if aborts.ends_the_child(error):
             raise error
-        awaited = aborts.is_awaited(error, self.task)
+        awaited = aborts.is_awaited(error, aborts.has_hard_limit(self.task))
         if not self._give_back(holding, Ending.RELEASE if awaited else Ending.FAILURE):
             self._yield_to_the_holder(holding)
         if awaited or self.request.is_eager:

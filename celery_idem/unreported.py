@@ -13,11 +13,14 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from celery import bootsteps
-from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
+
+from celery_idem.aborts import is_awaited
+from celery_idem.core.errors import BodyAborted
 
 logger = logging.getLogger("celery_idem.worker")
 
@@ -48,53 +51,74 @@ def _report_every_end(pool: Any) -> None:
         callback, on_error = options.get("callback"), options.get("error_callback")
         if callback is not None and on_error is not None:
             limited = bool(options.get("timeout") or getattr(pool, "timeout", None))
-            target = _caught(target, on_error, limited)
-            options["callback"] = _unless_reported(callback)
+            end = _End(_request_of(callback), callback, on_error, limited)
+            target, options["callback"] = end.caught(target), end.reported
         return apply_async(target, args or (), kwargs or {}, **options)
 
     pool.apply_async = reporting
 
 
-def _caught(
-    target: Callable[..., Any], on_error: Callable[..., Any], limited: bool
-) -> Callable[..., Any]:
-    @functools.wraps(target)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return target(*args, **kwargs)
-        except Exception as error:
-            logger.error("a job ended in an error outside of its body: %s", type(error).__name__)
-            _report(on_error)
-        except BaseException as error:
-            if _is_the_pools(error, limited):
-                raise
-            logger.error("a job ended in what is no Exception: %s", type(error).__name__)
+def _request_of(callback: Any) -> Any:
+    owner = getattr(callback, "__self__", None)
+    return getattr(owner, "request", owner)  # what watches for the lanes has it
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How one job's end is reported, whatever it is."""
+
+    request: Any
+    callback: Callable[..., Any]
+    on_error: Callable[..., Any]
+    limited: bool
+
+    def caught(self, target: Callable[..., Any]) -> Callable[..., Any]:
+        """The pool's target, which never raises what the pool would keep to itself."""
+
+        @functools.wraps(target)
+        def run(*args: Any, **kwargs: Any) -> Any:
             try:
-                raise WorkerLostError(type(error).__name__) from error
-            except WorkerLostError:  # what Celery's pools would have it be
-                _report(on_error)
-        return _REPORTED
+                return target(*args, **kwargs)
+            except Exception as error:
+                self._report(error, "an error outside of its body")
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) or is_awaited(error, self.limited):
+                    raise
+                self._report(error, "what is no Exception")
+            return _REPORTED
 
-    return run
+        return run
 
+    def reported(self, result: Any) -> Any:
+        """The pool's callback."""
+        if result is _REPORTED:
+            return None
+        try:
+            return self.callback(result)
+        except Exception as error:
+            if isinstance(error, MemoryError):
+                self._report(error, "an error that ends processes")
+            elif not self._requeued():
+                raise
+            return None
 
-def _report(on_error: Callable[..., Any]) -> None:
-    try:
-        on_error(ExceptionInfo())
-    except Exception as again:
-        logger.error("nor could that be stored: %s", type(again).__name__)
-
-
-def _is_the_pools(error: BaseException, limited: bool) -> bool:
-    """Whether it is for those who run the job: a worker's end, a greenlet's, its time limit."""
-    if isinstance(error, (WorkerShutdown, WorkerTerminate, KeyboardInterrupt)):
+    def _requeued(self) -> bool:
+        """Put the message back, whose handler failed before it acked or rejected."""
+        if getattr(self.request, "acknowledged", True):
+            return False
+        self.request.reject(requeue=True)
         return True
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return "GreenletExit" in names or (limited and "Timeout" in names)
 
-
-def _unless_reported(callback: Callable[..., Any]) -> Callable[..., Any]:
-    def done(result: Any) -> Any:
-        return None if result is _REPORTED else callback(result)
-
-    return done
+    def _report(self, error: BaseException, what: str) -> None:
+        logger.error("a job ended in %s: %s", what, type(error).__name__)
+        try:
+            try:
+                if isinstance(error, Exception) and not isinstance(error, MemoryError):
+                    raise error
+                # Celery's handler raises a MemoryError anew, and is not made for the others
+                raise BodyAborted(f"the job ended with {type(error).__name__}") from error
+            except Exception:
+                self.on_error(ExceptionInfo())
+        except Exception as again:
+            logger.error("nor could that be stored: %s", type(again).__name__)
+            self._requeued()

@@ -93,8 +93,12 @@ def put_off(request: Any, why: str) -> None:
     except Exception as error:
         logger.error("it could not be sent again either (%s); it goes back", error)
         request.reject(requeue=True)
-        return
-    request.acknowledge()
+    else:
+        request.acknowledge()
+    # Celery's own handler, which would, is not called: the job would count as active for ever
+    from celery.worker.state import task_ready
+
+    task_ready(request)
 
 
 def _waits_of(headers: Any) -> int:

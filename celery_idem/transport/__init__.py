@@ -26,15 +26,15 @@ SCHEMES = {
 def register() -> None:
     """Make the schemes known to kombu. Cheap, and safe to call again."""
     TRANSPORT_ALIASES.update(SCHEMES)
-    signals.celeryd_init.connect(_on_worker, weak=False, dispatch_uid="celery_idem.transport")
+    signals.worker_init.connect(_on_worker, weak=False, dispatch_uid="celery_idem.transport")
 
 
-def _on_worker(instance: Any = None, **_: Any) -> None:
+def _on_worker(sender: Any = None, **_: Any) -> None:
     from celery_idem.transport.noted import NotedAcks
     from celery_idem.unreported import EveryEnd
 
-    instance.app.steps["worker"].add(EveryEnd)
-    instance.app.steps["consumer"].add(NotedAcks)
+    sender.app.steps["worker"].add(EveryEnd)
+    sender.app.steps["consumer"].add(NotedAcks)
 
 
 register()

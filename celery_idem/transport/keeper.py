@@ -40,6 +40,9 @@ GRACE_AFTER_OUTAGE_S = 5.0
 RETRY_PAUSE_S = 0.5
 #: An ack that the consumer has not sent after so many seconds is sent by the flusher.
 ACK_PATIENCE_S = 0.02
+#: How long an ack that Celery has put off is waited for while the server can be reached, in
+#: seconds: Celery itself tries to reach it every 32 s at least. Then it counts as lost.
+PUT_OFF_PATIENCE_S = 120.0
 #: How long a session whose connection broke waits for Celery to drop what it has not started.
 DROP_PATIENCE_S = 2.0
 
@@ -74,6 +77,7 @@ class Keeper:
         self._no_sweep_before = 0.0
         self._seen_over: set[str] = set()
         self._yet_to_run: Collection[Any] = ()
+        self._reached_since = time.monotonic()
         self._fresh = True
         self._audit_at = 0.0
         self._thread = threading.Thread(
@@ -117,6 +121,7 @@ class Keeper:
                 logger.info("the keeper can't reach the server: %s", error)
                 self._no_sweep_before = time.monotonic() + GRACE_AFTER_OUTAGE_S
                 time.sleep(RETRY_PAUSE_S)
+                self._reached_since = time.monotonic()
             except Exception:
                 if self._is_over() or sys.is_finalizing():
                     return
@@ -202,11 +207,17 @@ class Keeper:
         waited_s = time.monotonic() - (self.lingering_since or 0.0)
         if session.held and waited_s > DROP_PATIENCE_S:
             kept = {request.message.delivery_tag for request in tuple(self._yet_to_run)}
-            over = set(session.held) - tags_that_run() - kept - session.noted
+            over = set(session.held) - tags_that_run() - kept - self._put_off()
             # what has just ended may be acked in this moment: it is looked at twice
             session.give_back(over & self._seen_over)
             self._seen_over = over
         return session.is_idle
+
+    def _put_off(self) -> set[str]:
+        """What is over, and whose ack is still on its way through Celery."""
+        known_before = time.monotonic() - PUT_OFF_PATIENCE_S
+        noted = self.session.noted.copy()
+        return {tag for tag, at in noted.items() if max(at, self._reached_since) > known_before}
 
 
 class Flusher:

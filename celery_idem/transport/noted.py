@@ -13,11 +13,10 @@ from typing import Any
 from celery import bootsteps
 
 
-class NotedAcks(bootsteps.StartStopStep):
+class NotedAcks(bootsteps.Step):
     """Tells a session of each ack and reject as Celery puts it off, not when it comes."""
 
     name = "celery_idem.noted_acks"
-    requires = ("celery.worker.consumer.connection:Connection",)
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)

@@ -70,8 +70,8 @@ class Session:
         self.client: redis.Redis = redis.Redis(connection_pool=pool)
         self.pid = os.getpid()
         self.held: dict[str, Held] = {}
-        #: Tags whose ack or requeue Celery has yet to bring here (see transport/noted.py).
-        self.noted: set[str] = set()
+        #: Tags whose ack or requeue Celery has yet to bring here (see transport/noted.py) → since.
+        self.noted: dict[str, float] = {}
         self.lost = False  #: declared dead by the server
         self.ended = False
         self.renewed_at = time.monotonic()
@@ -156,7 +156,7 @@ class Session:
         """Remove the message for good, with the next flush. False when it is not held here."""
         with self._lock:
             held = self.held.pop(tag, None)
-            self.noted.discard(tag)
+            self.noted.pop(tag, None)
             if held is None:
                 return False
             if not self._outbox:
@@ -167,7 +167,7 @@ class Session:
     def note(self, tag: str) -> None:
         """Its job is over: the ack, or the requeue, is on its way to this session."""
         if tag in self.held:
-            self.noted.add(tag)
+            self.noted[tag] = time.monotonic()
 
     @property
     def has_acks(self) -> bool:
@@ -248,7 +248,7 @@ class Session:
         server can't be told now, and :meth:`flush_requeues` will."""
         with self._lock:
             held = self.held.pop(tag, None)
-            self.noted.discard(tag)
+            self.noted.pop(tag, None)
             if held is None:
                 return True
             self._requeues.append(held)

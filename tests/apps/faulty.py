@@ -81,9 +81,10 @@ def plain(name: str, gate: str = "") -> str:
 
 @app.task(name="faulty.plainly_aborted", acks_late=True)
 def plainly_aborted(name: str, how: str) -> None:
-    """A body without a key that ends in what is no ``Exception``."""
+    """A body without a key that ends in what Celery's pools are not made for."""
     Effects.from_env().bump(f"start:{name}")
-    raise {"exit": SystemExit, "cancelled": asyncio.CancelledError}[how]("enough")
+    kinds = {"exit": SystemExit, "cancelled": asyncio.CancelledError, "memory": MemoryError}
+    raise kinds[how]("enough")
 
 
 @app.task(base=IdempotentTask, name="faulty.book", bind=True, idem_key="book:{name}")

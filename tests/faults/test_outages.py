@@ -13,6 +13,7 @@ from tests.faults.conftest import APP, DEADLINE_S, record_of
 from tests.support.effects import Effects
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from tests.support.workers import IMPATIENT_RESULTS
 
 
 def away(server: RedisServer, seconds: float, while_away: Any = None) -> None:
@@ -182,7 +183,6 @@ def test_a_worker_lives_through_a_server_that_refuses_for_now(
 
 
 POOLS = ["prefork", "threads", "gevent", "eventlet", "solo"]
-IMPATIENT = {"result_backend_transport_options": {"retry_policy": {"timeout": 1.0}}}
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -197,7 +197,7 @@ def test_a_result_that_could_not_be_stored_is_reported_when_it_can(
 ) -> None:
     """In all pools but prefork the message stayed with its worker, unacked, for ever."""
     results = fault_proxy(redis_server.address)
-    load(TEST_BACKEND=results.url(1), TEST_CONF=json.dumps(IMPATIENT))
+    load(TEST_BACKEND=results.url(1), TEST_CONF=json.dumps(IMPATIENT_RESULTS))
     worker = start_worker(APP, pool=pool, concurrency=1)
     tasks = load(TEST_BACKEND=redis_server.url(1))
     result = tasks.work.delay("mute", str(gate()))
@@ -224,7 +224,7 @@ def test_a_plain_job_whose_result_could_not_be_stored_takes_no_place_in_the_pref
 ) -> None:
     """Celery's own fault in all pools but prefork: each such job took one for ever."""
     results = fault_proxy(redis_server.address)
-    load(TEST_BACKEND=results.url(1), TEST_CONF=json.dumps(IMPATIENT))
+    load(TEST_BACKEND=results.url(1), TEST_CONF=json.dumps(IMPATIENT_RESULTS))
     start_worker(APP, pool=pool, concurrency=1)
     tasks = load(TEST_BACKEND=redis_server.url(1))
     tasks.plain.delay("mute", str(gate()))
@@ -240,13 +240,13 @@ def test_a_plain_job_whose_result_could_not_be_stored_takes_no_place_in_the_pref
     assert effects.count("start:mute") == 1
 
 
-@pytest.mark.parametrize("how", ["exit", "cancelled"])
+@pytest.mark.parametrize("how", ["exit", "cancelled", "memory"])
 @pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet", "solo"])
-def test_a_plain_job_that_ends_in_what_is_no_exception_takes_no_place_in_the_prefetch(
+def test_a_plain_job_that_ends_in_no_ordinary_error_is_acked_like_any_that_fails(
     load: Any, start_worker: Any, effects: Effects, redis_server: RedisServer, pool: str, how: str
 ) -> None:
-    """Celery's own fault: it makes a lost worker of it, and trips over that."""
-    tasks = load()
+    """Celery's own fault: it took a place in the prefetch for ever, or ended the worker."""
+    tasks = load(TEST_CONF=json.dumps({"task_reject_on_worker_lost": True}))
     worker = start_worker(APP, pool=pool, concurrency=1)
     tasks.plainly_aborted.delay("aborted", how)
     tasks.plain.delay("next")

@@ -21,6 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 _numbers = itertools.count(1)
 
+#: Settings of a worker that gives up on its result backend after a second, not after 20 tries.
+IMPATIENT_RESULTS = {"result_backend_transport_options": {"retry_policy": {"timeout": 1.0}}}
+
 
 class Worker:
     """``celery -A app worker`` in a session and process group of its own.

@@ -9,12 +9,11 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from tests.support.waiting import wait_until
+from tests.support.workers import IMPATIENT_RESULTS
 from tests.transport.conftest import APP, streams
 
 #: Prefork, where it remembers over an outage what its children run; before, it starts that again.
 REMEMBERING = ["prefork"] if celery.VERSION >= (5, 6, 3) else []
-#: The result backend's, which is 20 tries by itself.
-IMPATIENT = {"result_backend_transport_options": {"retry_policy": {"timeout": 1.0}}}
 
 
 def pending(client) -> list[object]:
@@ -103,7 +102,7 @@ def test_a_job_whose_result_can_not_be_stored_takes_no_place_for_ever(
 ):
     """Nor could the error be stored: in all pools but prefork the worker was deaf then."""
     results, gate = fault_proxy(redis_server.address), tmp_path / "gate"
-    load_streams_app(backend=results.url(1), conf=IMPATIENT)
+    load_streams_app(backend=results.url(1), conf=IMPATIENT_RESULTS)
     worker = start_worker(f"{APP}:app", pool=pool, concurrency=1)
     app = load_streams_app()
     app.gated.delay("mute", str(gate))
@@ -126,7 +125,7 @@ def test_a_job_in_a_thread_whose_result_can_not_be_stored_does_not_outlive_an_ou
     """Celery went on counting it as active, so its message was held for as long as it did."""
     broker, results = (fault_proxy(redis_server.address) for _ in range(2))
     gate = tmp_path / "gate"
-    load_streams_app(broker=streams(broker.url()), backend=results.url(1), conf=IMPATIENT)
+    load_streams_app(broker=streams(broker.url()), backend=results.url(1), conf=IMPATIENT_RESULTS)
     worker = start_worker(f"{APP}:app", pool="threads", concurrency=2)
     app = load_streams_app()
     app.gated.delay("mute", str(gate))

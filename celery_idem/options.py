@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from celery import Task
 
 from celery_idem.core import key as keys
 from celery_idem.core.errors import ConfigError, KeyInvalid
@@ -44,12 +47,36 @@ class Terms:
     cooldown_key_of: Callable[[str, Sequence[Any], Mapping[str, Any]], str]
 
 
+#: Not by ``hasattr``: a look at ``Task.app`` binds the class to whatever app is the current one.
+_CELERYS = frozenset(name for kind in Task.__mro__ for name in vars(kind))
+
+
+def _check_names(task: Any) -> None:
+    """A misspelt option would be an attribute of the user's own, and its promise silently gone."""
+    for owner in task.__mro__:
+        if owner.__module__.split(".")[0] in ("celery", "celery_idem"):
+            continue
+        for given, value in vars(owner).items():
+            if given in ATTRIBUTES or given.startswith("_") or given in _CELERYS:
+                continue
+            if callable(value) and not given.startswith("idem"):
+                continue  # a method
+            near = difflib.get_close_matches(given, ATTRIBUTES, n=1, cutoff=0.8)
+            if near or given.startswith("idem"):
+                meant = f"did you mean {near[0]}?" if near else f"it knows {', '.join(ATTRIBUTES)}"
+                raise ConfigError(
+                    f"{task.name}: celery_idem has no task option {given!r}; {meant} (an attribute "
+                    "of your own needs a name that is less like one of ours)"
+                )
+
+
 def check_attributes(task: Any) -> None:
     """Raise :class:`ConfigError` for an option that breaks the promise or has no meaning.
 
     Called when the task is bound to its app, so that a bad option is seen at import.
     """
     name = task.name
+    _check_names(task)
     _check_body(task)
     if not task.acks_late:
         raise ConfigError(

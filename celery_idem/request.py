@@ -136,11 +136,14 @@ class IdempotentRequest(EndingRequest):
         try:
             crashes = self._keeper.store.crash(lease.key, lease.owner)
         except IdemError as error:
-            logger.warning("a lost child's claim is left to its lease: %s", error)
+            logger.warning(
+                "%s[%s]: a lost child's claim is left to its lease: %s", self.name, self.id, error
+            )
             return
         if crashes is not None:
             logger.warning(
-                "a child was lost; its claim is free (%d crashes of this key)", crashes,
+                "%s[%s]: its child was lost; its claim is free (%d crashes of this key)",
+                self.name, self.id, crashes,
                 extra={"key": lease.key, "task_id": lease.task_id},
             )  # fmt: skip
             signals.send(
@@ -178,7 +181,12 @@ class IdempotentRequest(EndingRequest):
                 )
             )
         except IdemError as error:
-            logger.warning("a key is left to wait for a retry that is gone: %s", error)
+            logger.warning(
+                "%s[%s]: a key is left to wait for a retry that is gone: %s",
+                self.name,
+                self.id,
+                error,
+            )
             return
         if isinstance(outcome, Claimed):
             self._release(lease, Ending.RELEASE)
@@ -211,7 +219,9 @@ class IdempotentRequest(EndingRequest):
         try:
             self._keeper.store.crash(lease.key, lease.owner)
         except IdemError as error:
-            logger.warning("a timed-out claim is left to its lease: %s", error)
+            logger.warning(
+                "%s[%s]: a timed-out claim is left to its lease: %s", self.name, self.id, error
+            )
 
     def _release(self, lease: Lease, ending: Ending) -> None:
         claim = Claim(
@@ -221,7 +231,7 @@ class IdempotentRequest(EndingRequest):
         try:
             self._keeper.store.release(claim, ending)
         except IdemError as error:
-            logger.warning("a claim is left to its lease: %s", error)
+            logger.warning("%s[%s]: a claim is left to its lease: %s", self.name, self.id, error)
 
     def _drop(self) -> Lease | None:
         # Not what the keeper still has: it lets go of a lease at the task's time limit by itself.
@@ -234,7 +244,9 @@ class IdempotentRequest(EndingRequest):
         if not self._is_anothers(lease):
             return  # the body is over, and only Celery's handlers still run
         logger.error(
-            "lease lost: somebody else has the key",
+            "%s[%s]: lease lost: somebody else has the key",
+            self.name,
+            self.id,
             extra={"key": lease.key, "task_id": lease.task_id},
         )
         signals.send(signals.lease_lost, self.task, key=lease.key, task_id=lease.task_id)

@@ -358,7 +358,9 @@ class Run:
         if not holding.crashed:
             return
         logger.warning(
-            "taking over after a crash (%d so far)",
+            "%s[%s]: taking over after a crash (%d so far)",
+            self.task.name,
+            self.delivery.task_id,
             holding.crashes,
             extra={"key": self.delivery.key, "task_id": self.delivery.task_id},
         )

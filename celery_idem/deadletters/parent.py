@@ -84,7 +84,12 @@ def put_off(request: Any, why: str) -> None:
     waits = _waits_of(request.message.headers)
     pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(waits, 20))
     logger.error(
-        "%s; the message comes back in %.0f s", why, pause_s, extra={"task_id": request.id}
+        "%s[%s]: %s; the message comes back in %.0f s",
+        request.name,
+        request.id,
+        why,
+        pause_s,
+        extra={"task_id": request.id},
     )
     try:
         message = message_of(request.message)

@@ -53,7 +53,10 @@ def keep(app: Any, letter: Letter, *, quick: bool = False) -> Letter:
 
 def _tell(app: Any, letter: Letter) -> None:
     logger.warning(
-        "dead letter: %s",
+        "%s[%s]: dead letter %s: %s",
+        letter.task,
+        letter.task_id,
+        letter.id,
         letter.reason.value,
         extra={"key": letter.key, "task_id": letter.task_id, "letter": letter.id},
     )

@@ -56,6 +56,9 @@ def run(project: Project, checks: Iterable[Check]) -> Report:
         except NotChecked as reason:
             report.unchecked.append(Unchecked(check, str(reason)))
             continue
+        except ConfigError as error:  # a finding of the checks that look at settings and tasks
+            report.unchecked.append(Unchecked(check, f"a setting is wrong: {error}"))
+            continue
         except Exception as error:
             logger.debug("a check failed", exc_info=True)
             reason_text = f"the check itself failed, {type(error).__name__}: {error}"

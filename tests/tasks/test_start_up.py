@@ -8,6 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_idem import ConfigError, IdempotentTask
+from celery_idem.options import check_attributes
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,10 @@ def test_the_same_worker_starts_when_nothing_is_wrong(redis_url: str, start_work
         ({"idem_key": 5}, "must be a template or a callable"),
         ({"idem_key": "{a.__class__}"}, "no leading underscore"),
         ({"idem_key": "{0}"}, "must begin with the name of an argument"),
+        ({"idem_kye": "pay:{a}"}, "no task option 'idem_kye'; did you mean idem_key?"),
+        ({"idem_kye": lambda a: f"pay:{a}"}, "no task option 'idem_kye'; did you mean idem_key?"),
+        ({"idempotent": True}, "no task option 'idempotent'; it knows idem_key, lease_s, "),
+        ({"retention": 60}, "no task option 'retention'; did you mean retention_s?"),
     ],
 )
 # modules of apps that other tests of this process load afresh
@@ -94,3 +99,18 @@ def test_a_bad_option_is_an_error_where_the_task_is_defined(
 
     with pytest.raises(ConfigError, match=says):
         app.finalize()
+
+
+def test_attributes_and_methods_of_ones_own_are_left_alone() -> None:
+    class Ours(IdempotentTask):
+        name = "own.task"
+        idem_key = "pay:{a}"
+        tenant = "north"
+        lanes_of_ours = ("a", "b")
+
+        def run(self, a: int) -> None: ...
+
+        def fingerprints(self) -> int:
+            return 1
+
+    check_attributes(Ours)

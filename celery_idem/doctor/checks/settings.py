@@ -61,8 +61,7 @@ def _raise(error: IdemError | None) -> None:
 def _finding(error: Exception) -> Finding:
     return Finding(
         str(error),
-        remedy='app.conf.idem = {"store": "redis://localhost:6379/0", "lease_s": 30}'
-        "  # in Django: CELERY_IDEM",
+        remedy='app.conf.idem = {"lease_s": 30}  # yours, put right; in Django: CELERY_IDEM',
         setting="idem",
     )
 

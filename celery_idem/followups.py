@@ -35,13 +35,13 @@ def body_claimed_for(app: Any, request: Any) -> float:
         return 0.0
     key = backend.get_key_for_group(request.group, ".c")
     try:
-        claimed = backend.client.get(key)
-        if claimed is None or claimed in _BODY_SENT:
-            return 0.0
-        left_ms: int = backend.client.pttl(key)
-        return max(0, left_ms) / 1000
+        # at once: a word that the body was sent, which comes between, is kept for minutes
+        claimed, left_ms = backend.client.pipeline().get(key).pttl(key).execute()
     except backend.connection_errors:
         return 0.0  # nor can the member be reported then, and comes again for that
+    if claimed is None or claimed in _BODY_SENT:
+        return 0.0
+    return float(max(0, left_ms)) / 1000
 
 
 def fix_ids(request: Any) -> None:

@@ -56,9 +56,12 @@ class _OutOfMemory(Exception):
     """Stands for the ``MemoryError`` of a task that has reported it, and so lives."""
 
 
-def _as_any_failure(exc_info: Any, error: MemoryError) -> Any:
-    """Celery ends the worker's main process for a task's MemoryError, before its message is acked
-    (``request.py: on_failure``): it would end the next worker as well, and so on, uncounted."""
+def as_any_failure(exc_info: Any, error: MemoryError) -> Any:
+    """The same end, which Celery's handler takes for an ordinary one.
+
+    For a task's MemoryError it ends the worker's main process, before the message is acked
+    (``request.py: on_failure``): it would end the next worker as well, and so on, uncounted.
+    """
     failed = copy.copy(exc_info)
     failed.exception = _OutOfMemory(*error.args)
     return failed
@@ -98,7 +101,7 @@ class EndingRequest(Request):
         if why and not set_aside(self, why, exc_info):
             return None
         if isinstance(error, MemoryError):
-            exc_info = _as_any_failure(exc_info, error)
+            exc_info = as_any_failure(exc_info, error)
         return super().on_failure(exc_info, send_failed_event, return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:

@@ -52,17 +52,23 @@ _CELERYS = frozenset(name for kind in Task.__mro__ for name in vars(kind))
 
 
 def _check_names(task: Any) -> None:
-    """A misspelt option would be an attribute of the user's own, and its promise silently gone."""
+    """A misspelt option would be an attribute of the user's own, and its promise silently gone.
+
+    Looked at is what is said of an idempotent task: mixins and what computes a value are not.
+    """
     for owner in task.__mro__:
         if owner.__module__.split(".")[0] in ("celery", "celery_idem"):
+            continue
+        if not hasattr(owner, "idem_key"):
             continue
         for given, value in vars(owner).items():
             if given in ATTRIBUTES or given.startswith("_") or given in _CELERYS:
                 continue
-            if callable(value) and not given.startswith("idem"):
-                continue  # a method
-            near = difflib.get_close_matches(given, ATTRIBUTES, n=1, cutoff=0.8)
-            if near or given.startswith("idem"):
+            named_as_ours = given.startswith("idem_")
+            if hasattr(type(value), "__get__") and not named_as_ours:
+                continue  # a method, a property
+            near = difflib.get_close_matches(given, ATTRIBUTES, n=1, cutoff=0.85)
+            if near or named_as_ours:
                 meant = f"did you mean {near[0]}?" if near else f"it knows {', '.join(ATTRIBUTES)}"
                 raise ConfigError(
                     f"{task.name}: celery_idem has no task option {given!r}; {meant} (an attribute "

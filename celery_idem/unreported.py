@@ -21,6 +21,7 @@ from celery import bootsteps
 
 from celery_idem.aborts import is_awaited
 from celery_idem.core.errors import BodyAborted
+from celery_idem.ending import as_any_failure
 
 logger = logging.getLogger("celery_idem.worker")
 
@@ -95,12 +96,16 @@ class _End:
             return None
         try:
             return self.callback(result)
-        except Exception as error:
-            if isinstance(error, MemoryError):
-                self._report(error, "an error that ends processes")
-            elif not self._requeued():
+        except MemoryError as error:
+            failed, info, *others = result
+            if failed:  # the body's own, stored by now: the handler raises it to end a child
+                return self.callback((failed, as_any_failure(info, error), *others))
+            if not self._requeued():
                 raise
-            return None
+        except Exception:
+            if not self._requeued():
+                raise
+        return None
 
     def _requeued(self) -> bool:
         """Put the message back, whose handler failed before it acked or rejected."""

@@ -82,7 +82,7 @@ def test_the_same_worker_starts_when_nothing_is_wrong(redis_url: str, start_work
         ({"idem_key": "{0}"}, "must begin with the name of an argument"),
         ({"idem_kye": "pay:{a}"}, "no task option 'idem_kye'; did you mean idem_key?"),
         ({"idem_kye": lambda a: f"pay:{a}"}, "no task option 'idem_kye'; did you mean idem_key?"),
-        ({"idempotent": True}, "no task option 'idempotent'; it knows idem_key, lease_s, "),
+        ({"idem_store": "x"}, "no task option 'idem_store'; it knows idem_key, lease_s, "),
         ({"retention": 60}, "no task option 'retention'; did you mean retention_s?"),
     ],
 )
@@ -102,15 +102,26 @@ def test_a_bad_option_is_an_error_where_the_task_is_defined(
 
 
 def test_attributes_and_methods_of_ones_own_are_left_alone() -> None:
-    class Ours(IdempotentTask):
+    class Singleton:
+        """A mixin of somebody else's."""
+
+        raise_on_duplicate = True
+        lanes = ("a", "b")
+
+    class Ours(Singleton, IdempotentTask):
         name = "own.task"
         idem_key = "pay:{a}"
         tenant = "north"
-        lanes_of_ours = ("a", "b")
+        idempotent = True
+        lock_expiry = 60
 
         def run(self, a: int) -> None: ...
 
         def fingerprints(self) -> int:
             return 1
+
+        @property
+        def retention(self) -> int:
+            return 2
 
     check_attributes(Ours)

@@ -7,15 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import VERSION, Celery
+from celery import Celery
 
 from celery_idem.followups import body_claimed_for
-
-pytestmark = pytest.mark.skipif(VERSION < (5, 7), reason="Celery before 5.7 gives no such right")
 
 CLAIMED_S, SENT_S = 20, 300
 
 
+@pytest.mark.celery_min(5, 7)  # before, there is no such right
 def test_a_body_that_is_sent_in_this_moment_is_not_waited_for_as_long_as_its_word_is_kept(
     redis_server: Any,
 ) -> None:

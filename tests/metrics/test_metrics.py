@@ -119,15 +119,18 @@ def test_crashes_and_what_dead_children_counted_are_kept(
         for number in range(12):
             stage.tasks.good.delay(f"g{number}").get(timeout=DEADLINE_S)
 
-        wait_for(
+        seen = wait_for(
             worker,
             {
                 ("celery_idem_crashes_total", ("letters.pill",)): 3,
-                ("celery_idem_claims_total", ("letters.pill",)): 3,
                 ("celery_idem_claims_total", ("letters.good",)): 12,
                 ("celery_idem_letters_total", ("celery", "poison", "letters.pill")): 1,
             },
         )
+        # seen on Celery 5.5: a job is given to a second child when the first died before it could
+        # say that it had begun: one delivery, two starts
+        starts = stage.effects.count("start:p")
+        assert seen["celery_idem_claims_total", ("letters.pill",)] == starts >= 3
         files = list(Path(worker.directory).glob("celery-idem-metrics-*/*.counts"))
         assert len(files) <= 4  # not one for each of the sixteen children
 

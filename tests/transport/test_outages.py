@@ -259,7 +259,7 @@ def test_an_ack_that_the_server_refuses_for_now_is_sent_again(
         client.config_set("min-replicas-to-write", 1)
         gate.touch()
         effects.wait_count("refused:end", 1)
-        worker.wait_log("acks wait for the server|Trying again in 4", 60)
+        worker.wait_log("acks wait for the server|Trying again in 4|Frequent restarts", 60)
         client.config_set("min-replicas-to-write", 0)
         wait_until(lambda: client.xlen("rs:{celery}:0") == 0, 60, what="the ack")
     app.effect.delay("after")

@@ -36,7 +36,7 @@ if ARGV[2] == 'others' then
     local from, held = '-', nil
     repeat
       held = redis.pcall('XPENDING', stream, 'w', 'IDLE', ARGV[3], from, '+', 1000, session)
-      if held.err then break end
+      -- of a stream that there is not: an error, and so of no length
       for _, entry in ipairs(held) do
         if not named[step .. ' ' .. entry[1]] then give_back(stream, step, entry[1]) end
         from = '(' .. entry[1]

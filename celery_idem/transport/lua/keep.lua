@@ -1,7 +1,6 @@
 -- Put off the expiry of a lane that is in use. What waits for its time outlives it.
 -- KEYS[1]  the lane
 -- ARGV     1 ttl_ms  2.. steps
--- Returns  1
 local base, ttl = KEYS[1], tonumber(ARGV[1])
 
 local function keep(part, ms)
@@ -16,4 +15,3 @@ if last then
   local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
   keep(':d', math.max(tonumber(last) - now, 0) + ttl)
 end
-return 1

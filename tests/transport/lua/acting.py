@@ -66,6 +66,10 @@ def requeue(client, entry, step="0", session="me", first=100, longest=60_000) ->
     return scripts.REQUEUE(client, [LANE, DUE, WAKE], [session, step, entry, first, longest])
 
 
+def ack(client, *entries, stream=MAIN, session="me") -> list[Any]:
+    return scripts.ACK(client, [LEASES, stream], [session, "0", len(entries), *entries])
+
+
 def give_back(client, which, pairs=(), session="me", idle=0) -> int:
     return scripts.GIVE_BACK(client, [LANE], [session, which, idle, *pairs])
 
@@ -84,8 +88,8 @@ def put(client, ttl=0, step="0") -> str:
     return scripts.PUT(client, [LANE], [step, "body", ttl, "0", 0, "id"])
 
 
-def keep(client, ttl) -> int:
-    return scripts.KEEP(client, [LANE], [ttl, *STEPS])
+def keep(client, ttl) -> None:
+    scripts.KEEP(client, [LANE], [ttl, *STEPS])
 
 
 def join(client, *lanes: str, first: str = "1", lease_ms: int = 5000) -> int:

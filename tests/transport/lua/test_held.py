@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import redis
 
 from celery_idem.transport import scripts
 from tests.transport.lua.acting import (
@@ -18,6 +19,7 @@ from tests.transport.lua.acting import (
     OTHER,
     STEPS,
     WAKE,
+    ack,
     give_back,
     held_by,
     holds,
@@ -194,6 +196,25 @@ def test_what_is_named_is_given_back_to_the_front(client):
     client.delete(BELL)
     assert give_back(client, "these", ["0", theirs], "other") == 1
     assert client.llen(BELL) == 1
+
+
+def test_what_a_server_refuses_for_now_is_not_acked(client):
+    """To be sent again: it is no ack that comes too late."""
+    entry = holds(client, "me", MAIN)
+    client.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(redis.RedisError, match="NOREPLICAS"):
+            ack(client, entry)
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+
+    assert held_by(client, MAIN) == {entry: "me"}
+
+
+def test_an_ack_to_what_is_no_stream_any_more_comes_too_late(client):
+    client.set(MAIN, "somebody's own")
+
+    assert ack(client, "1-1")[1:] == [1, "1-1"]
 
 
 def test_what_is_not_named_is_given_back_with_others(client):

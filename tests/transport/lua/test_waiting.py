@@ -126,6 +126,24 @@ def test_what_was_requeued_without_a_time_of_its_lane_gets_none_from_a_message_f
     assert client.pttl(LATER) == -1
 
 
+def test_the_last_that_waits_for_its_time_says_how_long_a_lane_in_use_is_kept(client):
+    """Its time, and the lane's own from then on."""
+    now = now_ms(client)
+    client.zadd(LATER, {"first": now + 1000, "last": now + HOUR_MS})
+
+    keep(client, 60_000)
+
+    assert HOUR_MS + 30_000 < client.pttl(LATER) <= HOUR_MS + 60_000
+
+
+def test_what_is_due_already_is_kept_for_the_lanes_own_time(client):
+    client.zadd(LATER, {"due": now_ms(client) - HOUR_MS})
+
+    keep(client, 60_000)
+
+    assert 30_000 < client.pttl(LATER) <= 60_000
+
+
 def test_a_lane_in_use_is_put_off_whole_and_never_shortened(client):
     waits(client, MAIN)
     waits(client, FRONT)

@@ -1,6 +1,7 @@
 -- Put off the expiry of a lane that is in use. What waits for its time outlives it.
 -- KEYS[1]  the lane
 -- ARGV     1 ttl_ms  2.. steps
+-- Returns  nothing
 local base, ttl = KEYS[1], tonumber(ARGV[1])
 
 local function keep(part, ms)

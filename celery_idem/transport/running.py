@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Collection
@@ -38,12 +39,9 @@ def yet_to_run() -> Collection[Any]:
 def _all_of(requests: Any) -> tuple[Any, ...]:
     """Of a weak set that other threads add to meanwhile."""
     while True:
-        try:
+        # it grew in these microseconds: looked at again
+        with contextlib.suppress(RuntimeError):
             return tuple(requests)
-        except (
-            RuntimeError
-        ):  # it grew; a look takes microseconds, so another one does not meet that
-            continue
 
 
 def _state() -> Any:

@@ -185,21 +185,22 @@ def test_a_worker_lives_through_a_server_that_refuses_for_now(
 POOLS = ["prefork", "threads", "gevent", "eventlet", "solo"]
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_result_that_could_not_be_stored_is_reported_when_it_can(
-    load: Any,
-    start_worker: Any,
-    effects: Effects,
-    gate: Any,
-    redis_server: RedisServer,
-    fault_proxy: Any,
-    pool: str,
-) -> None:
-    """In all pools but prefork the message stayed with its worker, unacked, for ever."""
+@pytest.fixture(params=POOLS)
+def with_a_way_to_results(
+    request: Any, load: Any, start_worker: Any, redis_server: RedisServer, fault_proxy: Any
+) -> Any:
+    """The way from a worker of one job at a time to its results, the worker, and tasks to send."""
     results = fault_proxy(redis_server.address)
     load(TEST_BACKEND=results.url(1), TEST_CONF=json.dumps(IMPATIENT_RESULTS))
-    worker = start_worker(APP, pool=pool, concurrency=1)
-    tasks = load(TEST_BACKEND=redis_server.url(1))
+    worker = start_worker(APP, pool=request.param, concurrency=1)
+    return results, worker, load(TEST_BACKEND=redis_server.url(1))
+
+
+def test_a_result_that_could_not_be_stored_is_reported_when_it_can(
+    with_a_way_to_results: Any, effects: Effects, gate: Any
+) -> None:
+    """In all pools but prefork the message stayed with its worker, unacked, for ever."""
+    results, worker, tasks = with_a_way_to_results
     result = tasks.work.delay("mute", str(gate()))
     effects.wait_count("start:mute", 1)
 
@@ -212,21 +213,11 @@ def test_a_result_that_could_not_be_stored_is_reported_when_it_can(
     assert effects.count("start:mute") == 1
 
 
-@pytest.mark.parametrize("pool", POOLS)
 def test_a_plain_job_whose_result_could_not_be_stored_takes_no_place_in_the_prefetch(
-    load: Any,
-    start_worker: Any,
-    effects: Effects,
-    gate: Any,
-    redis_server: RedisServer,
-    fault_proxy: Any,
-    pool: str,
+    with_a_way_to_results: Any, effects: Effects, gate: Any, redis_server: RedisServer
 ) -> None:
     """Celery's own fault in all pools but prefork: each such job took one for ever."""
-    results = fault_proxy(redis_server.address)
-    load(TEST_BACKEND=results.url(1), TEST_CONF=json.dumps(IMPATIENT_RESULTS))
-    start_worker(APP, pool=pool, concurrency=1)
-    tasks = load(TEST_BACKEND=redis_server.url(1))
+    results, _, tasks = with_a_way_to_results
     tasks.plain.delay("mute", str(gate()))
     effects.wait_count("start:mute", 1)
 

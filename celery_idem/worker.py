@@ -86,6 +86,7 @@ class IdempotentWorker(bootsteps.StartStopStep):
         _warn_of_the_store(worker.app)
         _warn_of_the_broker(worker.app)
         _look_for_dead_children(worker)
+        hear_dead_children_out(getattr(worker.pool, "_pool", None))
         _remember_busy_children(worker)
 
 
@@ -138,6 +139,31 @@ def _look_for_dead_children(worker: Any) -> None:
     maintain = getattr(worker.pool, "maintain_pool", None)
     if hub is not None and maintain is not None:
         hub.call_repeatedly(DEAD_CHILD_CHECK_S, maintain)
+
+
+def hear_dead_children_out(children: Any) -> None:
+    """Read what a dead child still had to say before its job is given to another.
+
+    Billiard reads the pipes of the children that it finds dead, then looks at every job, and gives
+    those of dead children that had not been accepted to others (``pool.py:
+    _join_exited_workers``). Of one that died between the two looks nothing was read: its job seems
+    never to have begun, is written to a second child, and its crash is not counted, so a pill
+    would be started once more than it is allowed. ``children`` is prefork's pool of processes;
+    nothing is done for other pools.
+    """
+    if not hasattr(children, "process_flush_queues"):
+        return
+    gone = children.on_job_process_down
+
+    def heard(job: Any, pid_gone: int) -> None:
+        child = job._write_to
+        if not job._accepted and child is not None and not child._is_alive():
+            children.process_flush_queues(child)
+            if job._accepted:
+                return  # the next look finds this child dead, and its job lost
+        gone(job, pid_gone)
+
+    children.on_job_process_down = heard
 
 
 def _remember_busy_children(worker: Any) -> None:

@@ -1,0 +1,80 @@
+"""A child that dies is heard out: a job that it had begun is not given to another unseen."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.concurrency.asynpool import AsynPool, _get_job_writer
+from kombu.asynchronous import Hub
+
+from celery_idem.worker import hear_dead_children_out
+from tests.support.waiting import wait_until
+
+DEADLINE_S = 30.0
+
+
+def die(began: str) -> None:
+    with Path(began).open("a") as file:
+        file.write("began\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def hub() -> Hub:
+    return Hub()
+
+
+@pytest.fixture
+def children(hub: Hub) -> Iterator[AsynPool]:
+    """Celery's own pool of one process, in a loop that turns only when a test says so."""
+    pool = AsynPool(processes=1, threads=False)
+    pool.register_with_event_loop(hub)
+    yield pool
+    for child in pool._pool:
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+
+
+def turn_until_written(hub: Hub, job: Any) -> None:
+    def written() -> bool:
+        hub.run_once()
+        return job._write_to is not None and _get_job_writer(job) is None
+
+    wait_until(written, DEADLINE_S, what="the job to be written to its child")
+
+
+def is_dead(pid: int) -> bool:
+    """Without waiting for it as its parent does: the pool is to find it dead by itself."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+@pytest.mark.parametrize(("heard", "times"), [(True, 1), (False, 2)], ids=["heard", "unheard"])
+def test_a_job_that_a_dead_child_had_begun_is_lost_and_not_begun_again(
+    hub: Hub, children: AsynPool, tmp_path: Path, heard: bool, times: int
+) -> None:
+    """The child dies between the pool's look at the children and that at the jobs: made here by
+    not turning the loop. Unheard, as Celery does it, the job is written to a second child."""
+    if heard:
+        hear_dead_children_out(children)
+    began = tmp_path / "began"
+    pid = children._pool[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    job: Any = children.apply_async(die, (str(began),))
+    turn_until_written(hub, job)
+    os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: is_dead(pid), DEADLINE_S, what="the child to die")
+
+    children.on_job_process_down(job, pid)
+
+    def lost() -> bool:
+        hub.run_once()
+        children.maintain_pool()
+        return bool(job._worker_lost) or job.ready()
+
+    wait_until(lost, DEADLINE_S, what="the job to be found lost")
+    assert began.read_text().splitlines() == ["began"] * times

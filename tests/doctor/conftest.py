@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import itertools
 import sys
@@ -132,4 +133,33 @@ def project(tmp_path: Path) -> Iterator[Callable[..., Examined]]:
         app.close()
     for name in names:
         sys.modules.pop(name, None)
+    only_shared(shared)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Examined]]:
+    """Factory ``shop(tasks=…, services=…)`` of a package ``shop`` that has these modules. Only its
+    tasks, and what they import, are loaded."""
+    shared = set(_state._on_app_finalizers)
+    apps: list[Any] = []
+
+    def make(tasks: str, **others: str) -> Examined:
+        folder = tmp_path / "shop"
+        folder.mkdir()
+        (folder / "__init__.py").write_text("")
+        for name, source in others.items():
+            (folder / f"{name}.py").write_text(textwrap.dedent(source))
+        head = HEAD.format(broker="redis://localhost:1/0", backend=None)
+        (folder / "tasks.py").write_text(head + textwrap.dedent(tasks))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        with no_other_apps():
+            module = importlib.import_module("shop.tasks")
+        apps.append(module.app)
+        return Examined(module.app, folder / "tasks.py")
+
+    yield make
+    for app in apps:
+        app.close()
+    for name in [it for it in sys.modules if it.partition(".")[0] == "shop"]:
+        del sys.modules[name]
     only_shared(shared)

@@ -40,16 +40,19 @@ _NOT_READ = re.compile(r"(^|/)(tests?|migrations|node_modules|\.[^/]*)/|(^|/)(te
 
 
 class Reader:
-    """Reads each file once. Nothing is imported: only modules that are loaded are looked up."""
+    """Reads each file once. Nothing is imported: what is not loaded is looked up as a file, in the
+    packages that are."""
 
     def __init__(self) -> None:
         self._modules: dict[Path, Module | None] = {}
+        self._unloaded: dict[str, Path | None] = {}
 
     def module(self, path: str | Path, name: str = "") -> Module | None:
-        """The parsed file, or None where it can't be read."""
+        """The parsed file, or None where it can't be read. Its name is told from its place where
+        it is not given: what is kept is the same, whoever asks first."""
         place = Path(path)
         if place not in self._modules:
-            self._modules[place] = Module.read(place, name)
+            self._modules[place] = Module.read(place, name or _dotted_name(place))
         return self._modules[place]
 
     def loaded_module(self, name: str) -> Module | None:
@@ -60,10 +63,17 @@ class Reader:
         return self.module(path, name)
 
     def project_module(self, name: str) -> Module | None:
-        """The same, of the project alone: not of the standard library, and of no package that was
-        installed."""
-        module = self.loaded_module(name)
+        """The source of a module of the project, loaded or not: not of the standard library, and of
+        no package that was installed."""
+        module = self.loaded_module(name) or self._unloaded_module(name)
         return None if module is None or _is_installed(module.path) else module
+
+    def _unloaded_module(self, name: str) -> Module | None:
+        """What only a function imports, when it runs."""
+        if name not in self._unloaded:
+            self._unloaded[name] = None if name in sys.modules else _file_of(name)
+        path = self._unloaded[name]
+        return None if path is None else self.module(path, name)
 
     def neighbours(self, paths: Iterable[str]) -> list[Module]:
         """These files and all others of the packages that they are in, tests left out, as far as
@@ -135,6 +145,32 @@ def _package_of(path: Path) -> Path | None:
             break
         found = folder
     return found
+
+
+def _dotted_name(path: Path) -> str:
+    """The name under which the file is loaded; else the one that its packages give it."""
+    parts = path.with_suffix("").parts
+    parts = parts[:-1] if path.name == "__init__.py" else parts
+    names = [".".join(parts[start:]) for start in range(1, len(parts))]
+    for name in [*names, "__main__"]:
+        if getattr(sys.modules.get(name), "__file__", None) == str(path):
+            return name
+    top = _package_of(path)
+    return parts[-1] if top is None else ".".join(parts[len(top.parent.parts) :])
+
+
+def _file_of(name: str) -> Path | None:
+    """The file of a module, in a package of the project that is loaded."""
+    top, *rest = name.split(".")
+    spec = getattr(sys.modules.get(top), "__spec__", None)
+    if not rest or not all(rest):
+        return None
+    for folder in getattr(spec, "submodule_search_locations", None) or ():
+        base = Path(folder, *rest)
+        for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
+            if not _is_installed(path) and path.is_file():
+                return path
+    return None
 
 
 def _files(top: Path) -> Iterator[Path]:

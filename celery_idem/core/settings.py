@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from celery_idem.core.errors import ConfigError
+from celery_idem.core.url import without_password
 
 #: Seconds that a claim's lease lasts unless a task says otherwise; renewed at a third of it.
 DEFAULT_LEASE_S = 30.0
@@ -31,7 +32,8 @@ CHARGES = ("messages", "seconds")
 class Settings:
     """Every field has a default that is right for most. Seconds and bytes unless it says else."""
 
-    store: str | None = None  #: URL, "django", "tiered", "memory"; None: broker's or backend's
+    #: URL, "django", "tiered", "memory"; None: broker's or backend's
+    store: str | None = field(default=None, repr=False)  # its password is in no repr
     lease_s: float = DEFAULT_LEASE_S
     retention_s: float | None = None  #: None: max(24 h, twice the task's retry window)
     max_crashes: int = DEFAULT_MAX_CRASHES
@@ -40,7 +42,7 @@ class Settings:
     lanes: Mapping[str, Any] = field(default_factory=dict)
     lane_order: str = "weighted"
     charge: str = "messages"
-    dead_letters: Mapping[str, Any] = field(default_factory=dict)
+    dead_letters: Mapping[str, Any] = field(default_factory=dict, repr=False)
     max_result_bytes: int = DEFAULT_MAX_RESULT_BYTES
     prefix: str = "idem"
     hash_keys: bool = False
@@ -87,8 +89,8 @@ def _check(settings: Settings) -> None:
     whole("max_requeues", settings.max_requeues, least=1)
     _flag("visibility_keeper", settings.visibility_keeper)
     _flag("hash_keys", settings.hash_keys)
-    _text("store", settings.store, optional=True)
-    _text("prefix", settings.prefix)
+    text("store", settings.store, optional=True)
+    text("prefix", settings.prefix)
     if "{" in settings.prefix or "}" in settings.prefix:
         raise ConfigError(
             f"idem: prefix {settings.prefix!r} holds a brace, which Redis Cluster reads as a "
@@ -125,11 +127,19 @@ def _flag(name: str, value: object) -> None:
         raise ConfigError(f"idem: {name} must be True or False, not {value!r}")
 
 
-def _text(name: str, value: object, *, optional: bool = False) -> None:
+def text(name: str, value: object, *, optional: bool = False) -> None:
+    """Check a text; raises :class:`ConfigError` with the value, but for passwords in it."""
     if value is None and optional:
         return
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"idem: {name} must be a non-empty text, not {value!r}")
+        raise ConfigError(f"idem: {name} must be a non-empty text, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """Several brokers are a list, and a store is not; what is in a dict nobody knows."""
+    if isinstance(value, Mapping):
+        return f"a {type(value).__name__}"
+    return without_password(repr(value))
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

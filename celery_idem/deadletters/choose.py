@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 from celery.utils.imports import symbol_by_name
 
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import ConfigError
-from celery_idem.core.settings import number, whole
+from celery_idem.core.settings import number, text, whole
+from celery_idem.core.url import without_password
 from celery_idem.deadletters.base import LetterStore
 from celery_idem.deadletters.memory import MemoryLetterStore
 from celery_idem.deadletters.redis.store import RedisLetterStore
@@ -34,7 +35,8 @@ _lock = threading.RLock()
 class LetterSettings:
     """``idem["dead_letters"]``. Every field has a default that is right for most."""
 
-    store: str | None = None  #: URL, "django", "memory"; None: where the records are
+    #: URL, "django", "memory"; None: where the records are
+    store: str | None = field(default=None, repr=False)
     route: str = "store"  #: "queue": to a broker queue, for ``collect`` to bring in later
     queue: str = DEFAULT_QUEUE  #: may hold "{lane}"
     unknown_task_grace_s: float = DEFAULT_UNKNOWN_TASK_GRACE_S
@@ -153,8 +155,8 @@ def open_letters(around: Surroundings, settings: LetterSettings, patience_s: flo
         factory: Callable[..., LetterStore] = factory_at(NAMED[name], name)
         return factory(around, settings, patience_s)
     raise ConfigError(
-        f"idem: dead_letters store {name!r} is unknown; allowed are a Redis URL, 'django' and "
-        "'memory'"
+        f"idem: dead_letters store {without_password(name)!r} is unknown; allowed are a Redis URL, "
+        "'django' and 'memory'"
     )
 
 
@@ -180,6 +182,7 @@ def _default(around: Surroundings) -> str:
 
 
 def _check(settings: LetterSettings) -> None:
+    text("dead_letters.store", settings.store, optional=True)
     number("dead_letters.unknown_task_grace_s", settings.unknown_task_grace_s, least=0)
     number("dead_letters.flood_pause_s", settings.flood_pause_s, least=0)
     number("dead_letters.retention_s", settings.retention_s, least=60, optional=True)

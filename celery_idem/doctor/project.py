@@ -12,6 +12,7 @@ from kombu.transport import redis as kombu_redis
 from celery_idem.binding import binding_of, in_one
 from celery_idem.core.errors import ConfigError, IdemError
 from celery_idem.core.settings import Settings
+from celery_idem.core.url import why_unreadable, without_password
 from celery_idem.doctor.finding import Place
 from celery_idem.doctor.fleet import PATIENCE_S
 from celery_idem.doctor.loading import Broken, load_tasks
@@ -114,6 +115,9 @@ class Project:
             transport = self.app.connection_for_read().get_transport_cls()
         except ImportError:  # its client library is not installed here
             return urlsplit(self.broker_url).scheme
+        except ValueError as error:  # a port that is no number: half of a password, maybe
+            shown, why = without_password(self.broker_url), why_unreadable(self.broker_url, error)
+            raise ConfigError(f"the broker's URL {shown!r} can't be read: {why}") from error
         if issubclass(transport, StreamsTransport):
             return "redis-streams"
         if issubclass(transport, kombu_redis.Transport):

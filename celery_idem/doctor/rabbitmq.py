@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from packaging.version import InvalidVersion, Version
 
+from celery_idem.core.url import without_password
 from celery_idem.doctor.finding import NotChecked
 
 #: The default since 3.8.17; 3.8.15 had half of it, those before had no timeout. Seconds.
@@ -158,4 +159,5 @@ def _get(api: str, path: str) -> Any:
         with urllib.request.urlopen(request, timeout=API_PATIENCE_S) as answer:
             return json.load(answer)
     except (URLError, OSError, ValueError) as error:
-        raise NotChecked(f"the management API at {where} does not answer: {error}") from error
+        shown = without_password(api).rpartition("@")[2]
+        raise NotChecked(f"the management API at {shown} does not answer: {error}") from error

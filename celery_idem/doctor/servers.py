@@ -12,12 +12,13 @@ from kombu.transport import redis as kombu_redis
 from redis import Redis, RedisError
 
 from celery_idem.core.errors import IdemError
+from celery_idem.core.url import without_password
 from celery_idem.deadletters.choose import letters_of
 from celery_idem.deadletters.redis.store import RedisLetterStore
 from celery_idem.doctor.finding import NotChecked
 from celery_idem.doctor.fleet import Fleet, ask_fleet
 from celery_idem.doctor.rabbitmq import RabbitFacts, ask_rabbitmq
-from celery_idem.stores.redis.connection import CONNECT_TIMEOUT_S, without_password
+from celery_idem.stores.redis.connection import CONNECT_TIMEOUT_S
 from celery_idem.stores.redis.durability import Durability, durability_of
 from celery_idem.stores.redis.store import RedisStore
 

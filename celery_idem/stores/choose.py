@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from celery_idem.core.errors import ConfigError
 from celery_idem.core.settings import Settings
+from celery_idem.core.url import without_password
 from celery_idem.stores.base import Store
 from celery_idem.stores.memory import MemoryStore
 from celery_idem.stores.redis import tls
@@ -26,9 +27,10 @@ class Surroundings:
     """What of an app matters for the choice."""
 
     settings: Settings
-    broker_url: str | None = None
-    backend_url: str | None = None
-    transport_options: Mapping[str, Any] = field(default_factory=dict)
+    # what holds passwords is in no repr: trackers of errors show locals
+    broker_url: str | None = field(default=None, repr=False)
+    backend_url: str | None = field(default=None, repr=False)
+    transport_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     broker_ssl: Any = None  #: ``broker_use_ssl``
     backend_ssl: Any = None  #: ``redis_backend_use_ssl``
     eager: bool = False  #: ``task_always_eager``
@@ -82,7 +84,7 @@ def open_store(around: Surroundings, patience_s: float | None = None) -> Store:
     if name in NAMED:
         return named_store(name, around, patience)
     raise ConfigError(
-        f"idem: store {name!r} is unknown; allowed are a Redis URL, "
+        f"idem: store {without_password(name)!r} is unknown; allowed are a Redis URL, "
         f"{', '.join(map(repr, NAMED))} and 'memory'"
     )
 

@@ -107,6 +107,15 @@ def test_what_a_worker_would_refuse_is_an_error(settings: Any, idem: Any, says: 
     assert says in message.msg
 
 
+def test_a_store_that_is_wrong_is_named_without_its_password(settings: Any) -> None:
+    settings(store="redis-streams://:s3@cret@h:6379/0")
+
+    (message,) = settings_said()
+
+    assert "redis-streams://:***@h:6379/0" in message.msg
+    assert "cret" not in f"{message}{message.hint}"
+
+
 def test_a_wrong_setting_is_said_once_and_not_for_every_task(settings: Any) -> None:
     settings(leese_s=10)
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+from click.testing import CliRunner
+
+from celery_idem.cli import check as cli
+from celery_idem.doctor import told
+
 
 def test_an_unknown_setting_is_found_with_the_nearest_right_one(project):
     examined = project("app.conf.idem = {'leese_s': 10}")
@@ -40,6 +46,48 @@ def test_a_store_that_is_named_is_opened_even_where_no_task_uses_it_yet(project)
         (found,) = project(f"app.conf.idem = {idem}\n").report("IDEM001").found
 
         assert "'mongo'" in found.finding.message or "'nowhere'" in found.finding.message
+
+
+TASK = "@app.task(base=IdempotentTask, time_limit=60)\ndef one(): ...\n"
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "redis-streams://:s3cret@h:6379/0",
+        "redis-streams://:s3@cret@h:6379/0",
+        "postgresql://u:s3:cret@h/db",
+        "redis-streams://h:6379/0?password=s3cret",
+        "redis://:s3/cret@h:6379/0",
+        "sentinel://:s3cret@a:26379;sentinel://:s3cret@b:26379",
+        ["redis://:s3cret@a:6379/0", "redis://:s3cret@b:6379/0"],
+        {"url": "redis://a", "password": "s3cret"},
+    ],
+)
+@pytest.mark.parametrize("where", ["{{'store': {!r}}}", "{{'dead_letters': {{'store': {!r}}}}}"])
+def test_a_store_that_is_wrong_is_named_without_its_password(project, store, where):
+    examined = project(f"app.conf.idem = {where.format(store)}\n{TASK}")
+
+    report = examined.report("IDEM001")
+
+    assert report.found
+    forms = [told.as_json(report, "error"), *told.as_github(report)]
+    for shape in ("plain", "table"):
+        with CliRunner().isolation() as (out, *_):
+            cli._FORMS[shape](report, "error")
+            forms.append(out.getvalue().decode())
+    assert [it for it in forms if "s3" in it or "cret" in it.replace("secret", "")] == []
+
+
+@pytest.mark.parametrize("broker", ["redis://:s3/cret@h:6379/0", "amqp://u:s3/cret@h//"])
+def test_a_brokers_url_that_can_not_be_read_is_told_without_its_password(project, broker):
+    report = project(f"app.conf.idem = {{'store': 'memory'}}\n{TASK}", broker=broker).report()
+
+    text = told.as_json(report, "error")
+
+    assert "%2F" in text
+    assert "s3" not in text
+    assert "cret" not in text
 
 
 def test_retention_below_twice_the_window_is_found_s_i3(project):

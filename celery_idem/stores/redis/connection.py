@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -11,6 +10,7 @@ import redis
 from redis.sentinel import Sentinel
 
 from celery_idem.core.errors import ConfigError
+from celery_idem.core.url import why_unreadable, without_password
 from celery_idem.stores.redis import tls
 
 #: Seconds after which a silent server counts as gone (half-open connections).
@@ -19,7 +19,6 @@ SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 DEFAULT_SENTINEL_PORT = 26379
 
-_PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
 _SCHEMES = ("redis", "rediss", "unix", "redis+socket", "rediss+socket", "sentinel")
 
 
@@ -49,7 +48,9 @@ def client_from_url(url: str, **options: Any) -> redis.Redis:
     except ConfigError:
         raise
     except ValueError as error:  # a port that is no number, an option in the query that is none
-        raise ConfigError(f"store {without_password(url)!r} can't be read: {error}") from error
+        raise ConfigError(
+            f"store {without_password(url)!r} can't be read: {why_unreadable(url, error)}"
+        ) from error
 
 
 def _client(url: str, scheme: str, options: dict[str, Any]) -> redis.Redis:
@@ -105,12 +106,3 @@ def _sentinel_client(url: str, options: dict[str, Any]) -> redis.Redis:
         master, db=int(db)
     )
     return client
-
-
-def without_password(url: str) -> str:
-    """The URL, or several, as they may be shown.
-
-    >>> without_password("sentinel://:secret@a:26379;sentinel://me:other@b:26379/0")
-    'sentinel://:***@a:26379;sentinel://me:***@b:26379/0'
-    """
-    return _PASSWORD.sub("***", url)

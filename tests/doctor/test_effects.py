@@ -145,6 +145,64 @@ def test_an_effect_of_an_early_ack_task_may_be_lost(body):
     assert body("requests.get('https://x')", "@app.task") == []
 
 
+# -- the answer of a call is no look at the state
+
+
+@pytest.mark.parametrize(
+    "looked",
+    [
+        "r = requests.get(order)\nif r.status_code != 200:\n    return",
+        "r = requests.get(order)\ncode = r.status_code\nif code != 200:\n    return",
+        "r = requests.get('https://x/status', params={'updated': n})\nif not r.ok:\n    return",
+        "r = httpx.get(order)\nif r.is_error or r.status_code == 204:\n    return",
+        "if requests.get('https://x/sent').status_code >= 400:\n    return",
+        "with urllib.request.urlopen(order) as r:\n    pass\nif r.status != 200:\n    return",
+        "r = fetch(order)\nif r.status_code != 200:\n    return",
+    ],
+)  # fmt: skip
+def test_whether_an_http_call_went_well_is_no_look_at_the_state(body, looked):
+    rest = "def fetch(order):\n    return session.get(order)\n"
+
+    assert body(f"{looked}\nrequests.post('https://x')", rest=rest) == ["IDEM051"]
+    assert body(f"{looked}\nredis.Redis().incr('orders')", rest=rest) == ["IDEM053"]
+
+
+@pytest.mark.parametrize(
+    "looked",
+    [
+        "if requests.get(order).json()['status'] == 'paid':\n    return",
+        "data = requests.get(order).json()\nif data['paid']:\n    return",
+        "found = requests.head(order)\nif found.status_code != 404:\n    return",
+        "r = requests.post('https://x/graphql').json()\nif r['state'] == 'paid':\n    return",
+        "r = requests.get(order)\nif not r.ok or order.sent_at:\n    return",
+        "order.status = requests.get(n).text\nif order.status == 'paid':\n    return",
+    ],
+)
+def test_what_an_http_call_tells_of_the_work_is_a_look_at_the_state(body, looked):
+    assert body(f"{looked}\nrequests.post('https://x')") == []
+
+
+@pytest.mark.parametrize(
+    "looked",
+    [
+        "r = requests.post('https://x')\nr.raise_for_status()",
+        "r = requests.post('https://x')\nif r.status_code != 200:\n    raise OSError",
+        "r = requests.post('https://x')\nif not r.ok:\n    raise OSError",
+        "r = requests.post('https://x/paid', json={'status': n})\nif not r:\n    return",
+        "if requests.post('https://x').json()['status'] != 'done':\n    raise OSError",
+        "data = requests.post('https://x').json()\nif not data['paid']:\n    return",
+        "r = tell()\nif r.status_code != 200:\n    raise OSError",
+        "charge = stripe.Charge.create(amount=n)\nif charge.status != 'paid':\n    return",
+        "sent = send_mail('s', 'b', None, [])\nif not sent:\n    return",
+        "r = requests.post('https://x')\nmatch r.status_code:\n    case 500:\n        return",
+    ],
+)
+def test_the_answer_of_an_effect_does_not_guard_the_next_one(body, looked):
+    rest = "def tell():\n    return requests.post('https://x')\n"
+
+    assert body(f"{looked}\nrequests.post('https://y')", IDEMPOTENT, rest) == ["IDEM052"]
+
+
 # -- several effects under one key
 
 

@@ -6,7 +6,8 @@ retry runs both again: the customer gets a second mail because the partner was d
 effect in a loop is many effects: a batch that fails half-way starts from its first element (C12).
 
 Effects that carry an idempotency key of their own are not counted, nor are those behind a look at
-the state, and of branches only the longest path.
+the state, and of branches only the longest path. The answer of one effect
+(`if answer.status_code != 200: raise`) is no look at the state before the next.
 
 **Mend it:** one step for each effect; in a loop, one for each element:
 `self.step(f"mail:{user_id}", send_mail, user_id)`.

@@ -15,6 +15,11 @@ from celery_idem.doctor.source.names import Names
 
 _HTTP = ("http", "requests", "httpx", "aiohttp", "urllib3", "niquests", "httplib2")
 _HTTP_METHODS = {"post", "patch"}
+#: calls that give an HTTP answer
+_HTTP_ANSWERED = {
+    "get", "head", "options", "post", "put", "patch", "delete", "request", "send", "stream",
+    "getresponse",
+}  # fmt: skip
 
 #: package → the last names of calls that have an effect
 _CALLS: dict[str, set[str]] = {
@@ -108,6 +113,17 @@ def effect_of(call: ast.Call, names: Names) -> str:
     return ""
 
 
+def is_http(call: ast.Call, names: Names) -> bool:
+    """Whether a call gives an HTTP answer; ``answer.headers.get`` gives none."""
+    path = names.resolve(call.func)
+    base, _, last = path.rpartition(".")
+    if path == "urllib.request.urlopen":
+        return True
+    if base.split(".")[0].rstrip("()[]") not in _HTTP or last not in _HTTP_ANSWERED:
+        return False
+    return not any(it.rstrip("()[]") in _HTTP_ANSWERED for it in base.split(".")[1:])
+
+
 def growth_of(call: ast.Call, names: Names) -> str:
     """The name of what a call adds to (a counter, a list); ``""`` for none."""
     path = names.resolve(call.func)
@@ -136,7 +152,7 @@ def grown_field(statement: ast.stmt, names: Names) -> str:
         return ""
     if not isinstance(target, ast.Attribute) or not isinstance(target.value, ast.Name):
         return ""
-    if target.value.id == "self" or set(_words(target.attr)) & _ONLY_COUNTS:
+    if target.value.id == "self" or set(words_in(target.attr)) & _ONLY_COUNTS:
         return ""
     return f"{target.value.id}.{target.attr}"
 
@@ -167,17 +183,18 @@ def words_of(node: ast.AST, names: Names | None = None) -> set[str]:
     found: set[str] = set()
     for part in ast.walk(node):
         if isinstance(part, ast.Constant) and isinstance(part.value, str):
-            found |= set(_words(part.value))
+            found |= set(words_in(part.value))
         elif isinstance(part, ast.Name):
-            found |= set(_words(part.id))
+            found |= set(words_in(part.id))
             for value in names.assigned(part.id) if names else ():
                 found |= words_of(value)
         elif isinstance(part, ast.Attribute):
-            found |= set(_words(part.attr))
+            found |= set(words_in(part.attr))
     return found
 
 
-def _words(text: str) -> list[str]:
+def words_in(text: str) -> list[str]:
+    """The words of a name or text, in lower case."""
     # sentAt, sent_at, SENT-AT
     split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
     return [word.lower() for word in re.findall(r"[A-Za-z0-9]+", split)]
@@ -217,7 +234,7 @@ def _dict_keys(node: ast.expr, names: Names) -> Iterator[str]:
 
 
 def _f_expression(keyword: ast.keyword, names: Names) -> str:
-    if keyword.arg and _is_f(keyword.value, names) and not {*_words(keyword.arg)} & _ONLY_COUNTS:
+    if keyword.arg and _is_f(keyword.value, names) and not {*words_in(keyword.arg)} & _ONLY_COUNTS:
         return f"update({keyword.arg}=F(…))"
     return ""
 
@@ -239,7 +256,7 @@ def _sql_growth(call: ast.Call) -> str:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             found = _SQL_GROWS.search(node.value)
             if found and node.value.lstrip().lower().startswith("update"):
-                if not set(_words(found.group(1))) & _ONLY_COUNTS:
+                if not set(words_in(found.group(1))) & _ONLY_COUNTS:
                     return f"UPDATE … SET {found.group(1)} = {found.group(1)} ± …"
     return ""
 

@@ -11,25 +11,14 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from celery_idem.doctor.source.clients import effect_of, grown_field, growth_of, words_of
+from celery_idem.doctor.source.clients import effect_of, grown_field, growth_of
 from celery_idem.doctor.source.module import Function, Module
 from celery_idem.doctor.source.names import Names
+from celery_idem.doctor.source.state import decides_by_state
 
 #: How deep calls are followed.
 MOST_DEPTH = 5
 
-#: words of a condition that tell whether the work is done already
-_STATE = {
-    "status", "state", "sent", "done", "processed", "paid", "completed", "complete", "finished",
-    "notified", "delivered", "charged", "published", "handled", "handed", "exists", "already",
-    "acquired", "acquire", "locked", "rowcount", "seen", "inserted", "duplicate", "duplicates",
-    "claimed", "taken", "updated", "created", "is_new", "setnx", "confirmed", "shipped", "refunded",
-    "captured", "settled", "executed", "imported", "synced", "posted", "queued", "submitted",
-    "idempotent", "once", "first", "lock", "at", "flag", "phase", "stage", "pending", "open",
-    "fulfilled", "cancelled", "canceled", "archived", "closed", "billed", "invoiced", "emailed",
-}  # fmt: skip
-#: calls whose answer tells whether this caller was the first
-_DECIDES = {"get_or_create", "update", "add", "setnx", "acquire", "exists", "insert_ignore"}
 _GUARDS = ("celery_idem.idempotent()", "celery_idem.guard.idempotent()")
 _ON_COMMIT = ("django.db.transaction.on_commit",)
 _NOT_RUN = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -224,23 +213,6 @@ class _Walk:
             self.in_loop,
         )  # fmt: skip
         return Traced((effect,), (effect,))
-
-
-def decides_by_state(test: ast.expr, names: Names) -> bool:
-    """Whether a condition looks at what is known of the work already."""
-    if words_of(test, names) & _STATE:
-        return True
-    for node in ast.walk(test):
-        values = names.assigned(node.id) if isinstance(node, ast.Name) else [node]
-        for value in values:
-            if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-                if value.func.attr in _DECIDES or _sets_if_absent(value):
-                    return True
-    return False
-
-
-def _sets_if_absent(call: ast.Call) -> bool:
-    return any(it.arg == "nx" for it in call.keywords)
 
 
 def _is_saved(field: str, block: Iterable[ast.stmt]) -> bool:

@@ -180,6 +180,14 @@ def attempt_of(
     return replacements * ATTEMPTS_PER_REPLACEMENT + replays * ATTEMPTS_PER_REPLAY + (retries or 0)
 
 
+def described_attempt(attempt: int) -> str:
+    """What :func:`attempt_of` put together, for a person: ``"2"``, ``"0 of replay 1"``."""
+    replacements, rest = divmod(attempt, ATTEMPTS_PER_REPLACEMENT)
+    replays, retries = divmod(rest, ATTEMPTS_PER_REPLAY)
+    of_replay = f" of replay {replays}" if replays else ""
+    return f"{retries}{of_replay}" + (f", after replacement {replacements}" if replacements else "")
+
+
 def _text(headers: Mapping[str, Any], name: str) -> str:
     value = headers.get(name)
     return value if isinstance(value, str) and len(value) <= MAX_RECORD_KEY_CHARS else ""

@@ -38,4 +38,4 @@ tell_those_of_celery()
 @click.pass_context
 @handle_preload_options
 def idem(ctx: Any) -> None:
-    """Idempotency keys, lanes and checks of celery_idem."""
+    """Idempotency keys, lanes and checks of celery_idem. Dead letters: celery -A proj dlq."""

@@ -17,7 +17,7 @@ from celery_idem.cli.told import told
 from celery_idem.core.describe import described_result, described_step, task_of, when
 from celery_idem.core.record import Record, State
 from celery_idem.core.settings import DEFAULT_REVOKE_S
-from celery_idem.delivery import scope_of
+from celery_idem.delivery import described_attempt, scope_of
 from celery_idem.stores.base import Store
 
 #: Records that ``list`` shows and ``stats`` counts, unless told otherwise.
@@ -297,7 +297,7 @@ def as_dict(record: Record) -> dict[str, Any]:
 def described(record: Record) -> str:
     """The record for a person."""
     lines = []
-    for name, value in as_dict(record).items():
+    for name, value in {**as_dict(record), "attempt": described_attempt(record.attempt)}.items():
         if name == "steps":
             lines.append(f"{'steps':12} {len(value)}")
             lines += [f"  {step:30} {how}" for step, how in value.items()]

@@ -131,6 +131,125 @@ def test_a_key_of_the_payload_is_right(project, key):
     assert examined.found("IDEM050") == []
 
 
+@pytest.mark.parametrize(
+    ("made", "key"),
+    [
+        ("p = Payment.objects.create(paid_at=timezone.now())", "f'receipt:{p.pk}'"),
+        ("p = Order.objects.filter(expires__gt=timezone.now()).first()", "f'{p.id}'"),
+        ("p, new = Order.objects.get_or_create(id=1, defaults={'t': uuid.uuid4()})", "str(p.id)"),
+        ("pk = Payment.objects.create(paid_at=timezone.now()).pk", "f'{pk}'"),
+        ("p = Order.objects.values().get(expires__gt=timezone.now())", "p['id']"),
+        ("p = stored()", "f'receipt:{p.pk}'"),
+        ("", "f'{stored().pk}'"),
+        ("", "f'{timezone.localtime(order.paid_at)}'"),
+        ("", "f'{timezone.localdate(value=order.paid_at)}'"),
+    ],
+)
+def test_a_stored_objects_key_is_right_whatever_the_clock_said_to_its_query(project, made, key):
+    examined = project(
+        f"{IMPORTS}\nfrom django.utils import timezone\n\ndef stored():\n"
+        f"    return Payment.objects.create(paid_at=timezone.now())\n\n"
+        f"@app.task(bind=True)\ndef job(self, order):\n    {made or 'pass'}\n"
+        f"    with idempotent({key}):\n        pass\n"
+    )
+
+    assert examined.found("IDEM050") == []
+
+
+@pytest.mark.parametrize(
+    ("made", "key", "what"),
+    [
+        ("t = uuid.uuid4()", "f'{t.hex}'", "uuid.uuid4"),
+        ("t = uuid.uuid4()", "str(t.int)[:8]", "uuid.uuid4"),
+        ("t = datetime.datetime.now()", "t.isoformat()", "datetime.datetime.now"),
+        ("t = str(uuid.uuid4())", "t.upper()", "uuid.uuid4"),
+        ("h = hashlib.sha256(str(time.time()).encode())", "h.hexdigest()", "time.time"),
+        ("t = token()", "t.hex", "uuid.uuid4"),
+        ("e = Event(id=uuid.uuid4())", "f'{e.id}'", "uuid.uuid4"),
+        ("t = '-'.join(['o', uuid.uuid4().hex])", "t.lower()", "uuid.uuid4"),
+        ("p = Payment.objects.create(paid_at=time.time())", "f'{p.paid_at}'", "time.time"),
+    ],
+)
+def test_what_is_read_of_an_unstable_value_is_unstable(project, made, key, what):
+    examined = project(
+        f"{IMPORTS}\ndef token():\n    return uuid.uuid4()\n\n"
+        f"@app.task(bind=True)\ndef job(self, order):\n    {made}\n"
+        f"    with idempotent({key}):\n        pass\n"
+    )
+
+    assert [it.finding.value for it in examined.report("IDEM050").found] == [what]
+
+
+DATES = [
+    "f'daily:{datetime.date.today()}'",
+    "f'daily:{datetime.date.today().isoformat()}'",
+    "f'daily:{datetime.datetime.now().date()}'",
+    "f'daily:{datetime.datetime.now():%Y-%m-%d}'",
+    "'daily:' + datetime.datetime.now().strftime('%Y-%m-%dT%H')",
+    "today()",
+]
+SENDS = """
+def today():
+    now = datetime.datetime.now()
+    return f"daily:{{now.date()}}"
+
+@app.task
+def daily(): ...
+
+{head}
+    daily.apply_async(idem_key={key})
+"""
+
+
+@pytest.mark.parametrize("key", DATES)
+def test_a_producer_may_put_the_date_into_the_key_of_its_message(project, key):
+    """The key is made once and goes along with the message; retries and replays keep it."""
+    outside = IMPORTS + SENDS.format(head="def order_it():", key=key)
+    inside = IMPORTS + SENDS.format(head="@app.task\ndef order_it():", key=key)
+    called = outside + "\n@app.task\ndef job():\n    order_it()\n"
+
+    assert project(outside).found("IDEM050") == []
+    assert len(project(inside).report("IDEM050").found) == 1
+    assert len(project(called).report("IDEM050").found) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        ("f'daily:{uuid.uuid4()}'", "uuid.uuid4"),
+        ("f'{datetime.date.today()}:{random.random()}'", "random.random"),
+        ("f'{datetime.datetime.now():%Y-%m-%d %H:%M:%S}'", "datetime.datetime.now"),
+        ("str(time.time())", "time.time"),
+    ],
+)
+def test_a_producer_puts_nothing_else_that_differs_into_a_key(project, key, what):
+    examined = project(IMPORTS + SENDS.format(head="def order_it():", key=key))
+
+    assert [it.finding.value for it in examined.report("IDEM050").found] == [what]
+
+
+def test_a_date_elsewhere_in_a_key_is_found_whoever_runs_it(project):
+    examined = project(
+        IMPORTS
+        + """
+def key_of(order):
+    return f"{order}:{datetime.date.today()}"
+
+@app.task
+def job(order): ...
+
+def use(order):
+    with idempotent(key_of(order)):  # here
+        pass
+"""
+    )
+
+    (found,) = examined.report("IDEM050").found
+
+    assert found.finding.place is not None
+    assert found.finding.place.line == examined.line_of("# here")
+
+
 def test_the_key_of_a_class_task_is_read_too(project):
     examined = project(
         IMPORTS

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
 import socket
 
 import pytest
 
 from celery_idem.doctor.finding import Severity
-from celery_idem.stores.redis import connection
 
 TASK = """
 @app.task(base=IdempotentTask, time_limit=60)
@@ -129,13 +127,6 @@ def test_a_password_is_not_shown(project, make_redis):
     (found,) = project(TASK, broker=url).report("IDEM041", servers=True).found
 
     assert "hunter2" not in repr(found)
-
-
-def test_the_passwords_of_several_servers_are_not_shown():
-    failed, tried = doctest.testmod(connection)
-
-    assert tried == 1
-    assert failed == 0
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis-streams"])

@@ -177,7 +177,7 @@ def _default(around: Surroundings) -> str:
     raise ConfigError(
         "idem: no place for dead letters: neither the broker nor the result backend is a Redis "
         "server, and celery_idem.django is not installed; say where, for example "
-        'app.conf.idem = {"dead_letters": {"store": "redis://localhost:6379/0"}}'
+        '"store": "redis://localhost:6379/0" in idem["dead_letters"]'
     )
 
 

@@ -154,5 +154,5 @@ def _default(around: Surroundings) -> str:
     raise ConfigError(
         "idem: neither the broker nor the result backend is a Redis server, and "
         "celery_idem.django is not installed: say where records are kept, for example "
-        'app.conf.idem = {"store": "redis://localhost:6379/0"}'
+        '"store": "redis://localhost:6379/0" in app.conf.idem'
     )

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_idem.doctor.finding import Check, Finding, Severity
+from celery_idem.doctor.paste import change
 from celery_idem.doctor.project import Project
 
 _DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
@@ -29,7 +30,7 @@ def look(project: Project) -> Iterator[Finding]:
         if facts.acks_late and not acks_on(facts.task, "acks_on_failure"):
             yield Finding(
                 f"when it fails its message is rejected, which on {project.broker} deletes it",
-                remedy='app.conf.idem = {"dead_letters": {"all_tasks": True}}',
+                remedy=change("idem", dead_letters={"all_tasks": True}),
                 task=facts.name,
                 setting="acks_on_failure",
                 value="False",

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from celery_idem.doctor.finding import Check, Finding, Severity
 from celery_idem.doctor.fleet import Worker
+from celery_idem.doctor.paste import change
 from celery_idem.doctor.project import Project
 
 
@@ -42,8 +43,8 @@ def _finding(
         f"database {what} after {min(theirs_s, own_s):g} s",
         arithmetic=f"its visibility timeout {theirs_s:g} s, this app's {own_s:g} s: "
         "the shorter one holds for both",
-        remedy='app.conf.broker_transport_options = {"global_keyprefix": "'
-        f'{project.app.main or "app"}:"}}  # or a database of its own',
+        remedy=change("broker_transport_options", global_keyprefix=f"{project.app.main or 'app'}:")
+        + "  # or a database of its own",
         setting='broker_transport_options["visibility_timeout"]',
         value=f"{own_s:g}",
         severity=severity,

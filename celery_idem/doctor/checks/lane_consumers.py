@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_idem.doctor.finding import Check, Finding, Severity
+from celery_idem.doctor.paste import change
 from celery_idem.doctor.project import Project
 from celery_idem.lanes.routing import lanes_of
 
@@ -36,7 +37,7 @@ def look(project: Project) -> Iterator[Finding]:
         by = ", ".join(worker.name for worker in workers if queue in worker.queues)
         yield Finding(
             f"the queue {queue!r}, which {by} consumes, is no lane",
-            remedy=f'app.conf.idem["lanes"] = {{…, "{queue}": 1}}  # or take it out of -Q',
+            remedy=change("idem", lanes={queue: 1}) + "  # or take it out of -Q",
             setting='idem["lanes"]',
             value=queue,
         )

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_idem.doctor.finding import Check, Finding, Severity
+from celery_idem.doctor.paste import change
 from celery_idem.doctor.project import Project
 from celery_idem.doctor.routes import queue_of
 from celery_idem.lanes.routing import lanes_of
@@ -31,7 +32,7 @@ def look(project: Project) -> Iterator[Finding]:
         if declared.name not in lanes:
             yield Finding(
                 f"the queue {declared.name!r} is declared, and is no lane",
-                remedy=f'app.conf.idem["lanes"] = {{…, "{declared.name}": 1}}',
+                remedy=change("idem", lanes={declared.name: 1}),
                 setting="task_queues",
                 value=declared.name,
             )
@@ -40,8 +41,7 @@ def look(project: Project) -> Iterator[Finding]:
 def _finding(queue: str, task: str, place: object, lanes: set[str]) -> Finding:
     return Finding(
         f"it goes to the queue {queue!r}, which is no lane",
-        remedy=f"lane={sorted(lanes)[-1]!r}  # on the task; or "
-        f'app.conf.idem["lanes"] = {{…, "{queue}": 1}}',
+        remedy=f"lane={sorted(lanes)[-1]!r}  # on the task; or {change('idem', lanes={queue: 1})}",
         task=task,
         setting='idem["lanes"]',
         value=", ".join(sorted(lanes)),

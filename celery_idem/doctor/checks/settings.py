@@ -61,7 +61,7 @@ def _raise(error: IdemError | None) -> None:
 def _finding(error: Exception) -> Finding:
     return Finding(
         str(error),
-        remedy='app.conf.idem = {"lease_s": 30}  # yours, put right; in Django: CELERY_IDEM',
+        remedy="put it right in app.conf.idem (in Django: CELERY_IDEM)",
         setting="idem",
     )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_idem.doctor.finding import Check, Finding, Severity
+from celery_idem.doctor.paste import change
 from celery_idem.doctor.project import Project
 
 _STRICT_STRATEGIES = ("priority", "sorted")
@@ -23,7 +24,7 @@ def look(project: Project) -> Iterator[Finding]:
     if project.settings.lane_order == "strict" and len(lanes) > 1:
         yield Finding(
             f"while {lanes[0]!r} has work, {_named(lanes[1:])} never run",
-            remedy='app.conf.idem = {"lane_order": "weighted"}',
+            remedy=change("idem", lane_order="weighted"),
             setting='idem["lane_order"]',
             value="strict",
         )
@@ -33,7 +34,7 @@ def look(project: Project) -> Iterator[Finding]:
         ranked = sorted(queues) if strategy == "sorted" else queues
         yield Finding(
             f"while {ranked[0]!r} has work, {_named(ranked[1:])} never run",
-            remedy=f"app.conf.idem = {{'lanes': {dict.fromkeys(queues, 1)}}}  # and weights",
+            remedy=change("idem", lanes=dict.fromkeys(queues, 1)) + "  # and weights",
             setting='broker_transport_options["queue_order_strategy"]',
             value=str(strategy),
         )

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from celery_idem.doctor.checks.failure_deleted import acks_on
 from celery_idem.doctor.finding import Check, Finding, Severity
+from celery_idem.doctor.paste import change
 from celery_idem.doctor.project import Project, TaskFacts
 
 
@@ -24,7 +25,7 @@ def look(project: Project) -> Iterator[Finding]:
         if facts.acks_late and facts.time_limit_s is not None and _loses(facts):
             yield Finding(
                 f"killed at its time limit of {facts.time_limit_s:g} s, it is acked and gone",
-                remedy='app.conf.idem = {"dead_letters": {"all_tasks": True}}',
+                remedy=change("idem", dead_letters={"all_tasks": True}),
                 task=facts.name,
                 setting="acks_on_timeout",
                 value="True",

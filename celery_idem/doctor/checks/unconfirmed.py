@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_idem.doctor.finding import Check, Finding, Severity
+from celery_idem.doctor.paste import change
 from celery_idem.doctor.project import Project
 
 
@@ -24,7 +25,7 @@ def look(project: Project) -> Iterator[Finding]:
     if not project.transport_options.get("confirm_publish"):
         yield Finding(
             "a message that the broker drops counts as sent",
-            remedy='app.conf.broker_transport_options = {"confirm_publish": True}',
+            remedy=change("broker_transport_options", confirm_publish=True),
             setting='broker_transport_options["confirm_publish"]',
             value="False",
         )

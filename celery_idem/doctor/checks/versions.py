@@ -17,6 +17,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from celery_idem.doctor.finding import Check, Finding, Severity
+from celery_idem.doctor.paste import change
 from celery_idem.doctor.project import Project
 
 
@@ -54,7 +55,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "celery", "==5.7.0",
         "a worker with late acks ends when Redis is away for some seconds",
-        "app.conf.idem = {'visibility_keeper': True}  # or celery<5.7",
+        change("idem", visibility_keeper=True) + "  # or celery<5.7",
         _unkept_redis,
     ),
     Fault(

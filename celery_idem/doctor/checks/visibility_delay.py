@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from celery_idem.doctor.delays import longest_delays
 from celery_idem.doctor.finding import Check, Finding, Severity
+from celery_idem.doctor.paste import change
 from celery_idem.doctor.project import Project
 
 
@@ -30,8 +31,7 @@ def look(project: Project) -> Iterator[Finding]:
             f"{delay.what} of {delay.seconds:g} s is longer than the visibility timeout",
             arithmetic=f"{delay.seconds:g} s > {timeout_s:g} s: it is delivered "
             f"{int(delay.seconds // timeout_s) + 1} times before it is due",
-            remedy='app.conf.broker_transport_options = {"visibility_timeout": '
-            f"{2 * delay.seconds:g}}}",
+            remedy=change("broker_transport_options", visibility_timeout=2 * delay.seconds),
             task=delay.task,
             setting='broker_transport_options["visibility_timeout"]',
             value=f"{timeout_s:g}",

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_idem.doctor.finding import Check, Finding, Severity
+from celery_idem.doctor.paste import change
 from celery_idem.doctor.project import Project, TaskFacts
 
 
@@ -31,16 +32,16 @@ def look(project: Project) -> Iterator[Finding]:
         if not facts.acks_late or limit_s is None:
             continue
         if limit_s >= timeout_s:
-            yield _too_long(facts, limit_s, timeout_s)
+            yield _too_long(facts, limit_s, prefetch, timeout_s)
         elif limit_s * prefetch > timeout_s:
             yield _waits_too_long(facts, limit_s, prefetch, timeout_s)
 
 
-def _too_long(facts: TaskFacts, limit_s: float, timeout_s: float) -> Finding:
+def _too_long(facts: TaskFacts, limit_s: float, prefetch: int, timeout_s: float) -> Finding:
     return Finding(
         f"a run may last {limit_s:g} s, and its message comes back after {timeout_s:g} s",
         arithmetic=f"time limit {limit_s:g} s >= visibility timeout {timeout_s:g} s",
-        remedy=_remedy(2 * limit_s),
+        remedy=_remedy(2 * prefetch * limit_s),  # what is prefetched waits for it, too
         task=facts.name,
         setting='broker_transport_options["visibility_timeout"]',
         value=f"{timeout_s:g}",
@@ -64,7 +65,7 @@ def _waits_too_long(facts: TaskFacts, limit_s: float, prefetch: int, timeout_s: 
 
 
 def _remedy(seconds: float) -> str:
-    return f'app.conf.broker_transport_options = {{"visibility_timeout": {seconds:g}}}'
+    return change("broker_transport_options", visibility_timeout=seconds)
 
 
 CHECK = Check("IDEM010", "the visibility timeout is shorter than a run", Severity.ERROR, look)

@@ -86,8 +86,8 @@ def _sentinel_client(url: str, options: dict[str, Any]) -> redis.Redis:
     master = options.pop("master_name", None)
     if not master:
         raise ConfigError(
-            f"store {without_password(url)!r} names Sentinels but no master: set "
-            'broker_transport_options = {"master_name": "…"}'
+            f"store {without_password(url)!r} names Sentinels but no master: put "
+            '"master_name": "…" into broker_transport_options'
         )
     sentinel_kwargs: Mapping[str, Any] = options.pop("sentinel_kwargs", None) or {}
     hosts = [urlsplit(part if "//" in part else f"sentinel://{part}") for part in url.split(";")]

@@ -25,7 +25,7 @@ shop: $(VENV)/.ready-demo ## open the example shop: web site, admin, worker; Ctr
 	@$(PY) -m example_project.serve $(ARGS)
 
 test: $(VENV)/.ready-test ## run all tests; what is absent here is skipped with its reason
-	@$(PY) -m pytest -n $(JOBS) --dist loadfile $(if $(SLOW),,-m "not slow") $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(if $(SLOW),,-m "not slow") $(ARGS)
 
 lint: $(VENV)/.ready-lint ## ruff (rules and format) and mypy --strict
 	@$(PY) -m ruff check .

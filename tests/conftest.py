@@ -22,6 +22,7 @@ from tests.support.apps import apps_forgotten, current_app_kept
 from tests.support.clock import ClockSkew, missing_for_clock_skew
 from tests.support.effects import ENV as EFFECTS_ENV
 from tests.support.effects import Effects
+from tests.support.order import longest_first
 from tests.support.proxy import FaultProxy
 from tests.support.rabbitmq import RabbitBroker, RabbitNode, missing_rabbitmq_node
 from tests.support.servers import RedisServer, missing_redis
@@ -96,6 +97,12 @@ def _make_failure(report: pytest.TestReport | pytest.CollectReport) -> None:
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     report.outcome = "failed"
     report.longrepr = f"{report.nodeid}: REQUIRE_ALL is set, and this was skipped: {reason}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # a process of xdist's
+        longest_first(items)
 
 
 # -- no process may outlive the tests

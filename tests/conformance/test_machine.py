@@ -31,6 +31,7 @@ def test_a_store_does_what_the_model_does(subject):
     )
 
 
+@pytest.mark.timeout(600)  # a search that only computes: minutes where others compute, too
 @pytest.mark.parametrize("broken", list(broken_stores()), ids=lambda store: store.__name__)
 def test_a_store_that_breaks_a_rule_is_found_out(broken):
     clock = HandClock()

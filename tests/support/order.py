@@ -46,7 +46,7 @@ def module_of(item: pytest.Item) -> str:
 
 
 def longest_first(items: list[pytest.Item]) -> None:
-    """Sort in place: the longest modules, then those with most tests; a module's own order stays."""
+    """Sort in place: the longest modules, then those with most tests, each in its own order."""
     sizes = Counter(map(module_of, items))
     ranks = {module: rank for rank, module in enumerate(LONGEST)}
 

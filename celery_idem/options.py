@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,13 @@ from celery import Task
 
 from celery_idem.core import key as keys
 from celery_idem.core.errors import ConfigError, KeyInvalid
-from celery_idem.core.retry_window import RetryPolicy, RetryWindow, retention, retry_window
+from celery_idem.core.retry_window import (
+    RetryPolicy,
+    RetryWindow,
+    least_retention,
+    retention,
+    retry_window,
+)
 from celery_idem.core.settings import Settings, number, whole
 
 #: kombu's default when ``broker_transport_options`` names no visibility timeout, in seconds.
@@ -155,23 +161,39 @@ def terms_kept(task: Any, settings: Settings, retention_s: float) -> Terms:
 def window_of(task: Any, visibility_timeout_s: float) -> RetryWindow:
     """The task's retry window, from its own options: the longer one, where its automatic retries
     (``retry_kwargs``) and those that its body asks for are not alike."""
-    backoff = getattr(task, "retry_backoff", False)
+    policies = retry_policies(task, visibility_timeout_s)
+    return longest_window(retry_window(it) for it in policies)
+
+
+def longest_window(windows: Iterable[RetryWindow]) -> RetryWindow:
+    """Of those without end, the one with the longest pause."""
+    return max(windows, key=lambda it: (it.total_s, least_retention(it)))
+
+
+def retry_policies(task: Any, visibility_timeout_s: float) -> tuple[RetryPolicy, RetryPolicy]:
+    """By which the body's own ``self.retry()`` goes, and by which automatic retries go.
+
+    A backoff is of automatic retries alone (Celery 5.7, ``celery/app/autoretry.py``, which also
+    makes a whole number of its factor). Where a task has those, its body is taken to leave
+    retries to them.
+    """
+    automatic = bool(getattr(task, "autoretry_for", ()))
+    backoff = getattr(task, "retry_backoff", False) if automatic else False
     asked = RetryPolicy(
         task_name=task.name,
         max_retries=task.max_retries,
         delay_s=float(task.default_retry_delay or 0),
-        backoff=float(backoff) if backoff else 0.0,
-        backoff_max_s=float(getattr(task, "retry_backoff_max", 600)),
+        backoff=float(int(max(1.0, float(backoff)))) if backoff else 0.0,
+        backoff_max_s=float(int(getattr(task, "retry_backoff_max", 600))),
         redelivery_s=visibility_timeout_s,
         run_s=hard_limit_s(task) or 0.0,
     )
     own = _retry_kwargs(task)
-    automatic = replace(
+    return asked, replace(
         asked,
         max_retries=_either(own.get("max_retries"), asked.max_retries),
         delay_s=float(_either(own.get("countdown"), asked.delay_s)),
     )
-    return max(retry_window(asked), retry_window(automatic), key=lambda window: window.total_s)
 
 
 def most_retries(task: Any) -> int | None:

@@ -34,8 +34,14 @@ class RetryPolicy:
 
     @property
     def pause_s(self) -> float:
-        """The longest pause between two tries."""
-        return self.backoff_max_s if self.backoff else self.delay_s
+        """The longest pause between two tries: with a backoff the one before the last of them."""
+        if not self.backoff:
+            return self.delay_s
+        if self.max_retries is None:
+            return self.backoff_max_s
+        if self.max_retries < 1:
+            return 0.0
+        return _backoff_pause(self.backoff, self.backoff_max_s, self.max_retries - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +141,15 @@ def _plain(number: float) -> str:
     return f"{number:.3f}".rstrip("0").rstrip(".")
 
 
+def _backoff_pause(factor: float, longest_s: float, n: int) -> float:
+    """The pause after ``n`` retries. Past a thousand doublings there is no float for it."""
+    return min(longest_s, factor * 2.0 ** min(n, 1000))
+
+
 def _backoff_sum(factor: float, longest_s: float, retries: int) -> float:
     total, n = 0.0, 0
     while n < retries:
-        delay = factor * 2.0**n
+        delay = _backoff_pause(factor, longest_s, n)
         if delay >= longest_s:
             return total + longest_s * (retries - n)
         total += delay

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from celery_idem.doctor.finding import Place
 from celery_idem.doctor.project import Project, TaskFacts
 from celery_idem.doctor.source import delays
 from celery_idem.doctor.source.module import Module
-from celery_idem.options import window_of
+from celery_idem.options import retry_policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +35,27 @@ def longest_delays(project: Project, longer_than_s: float) -> Iterator[LongDelay
 
 
 def _of_task(project: Project, facts: TaskFacts, longer_than_s: float) -> Iterator[LongDelay]:
-    if facts.task.max_retries == 0:
-        return
     source = project.reader.source_of_task(facts.task)
-    retries = delays.retries_of(source) if source else []
-    pause_s = window_of(facts.task, 0).policy.pause_s
-    by_options = getattr(facts.task, "autoretry_for", ()) or any(
-        it.seconds is None for it in retries
-    )
-    if by_options and pause_s > longer_than_s:
+    by_hand = facts.task.max_retries != 0  # else none of those that the body asks for is sent
+    retries = delays.retries_of(source) if source and by_hand else []
+    pause_s = _pause_s(facts.task, by_hand=any(it.seconds is None for it in retries))
+    if pause_s > longer_than_s:
         yield LongDelay("a retry delay", pause_s, facts.name, facts.place)
     for retry in retries:
         if source and (retry.seconds or 0.0) > longer_than_s:
             place = _place(source.module, retry)
             yield LongDelay("a retry delay", retry.seconds or 0.0, facts.name, place)
+
+
+def _pause_s(task: Any, *, by_hand: bool) -> float:
+    """The longest pause that the task's options make; ``by_hand``: its body says ``self.retry()``,
+    which knows no backoff."""
+    _, automatic = retry_policies(task, 0)
+    retried = getattr(task, "autoretry_for", ()) and automatic.max_retries != 0
+    pauses = [automatic.pause_s] if retried else []
+    if by_hand:
+        pauses.append(float(task.default_retry_delay or 0))
+    return max(pauses, default=0.0)
 
 
 def _place(module: Module, delay: delays.Delay) -> Place:

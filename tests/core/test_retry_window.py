@@ -56,6 +56,25 @@ def test_the_backoffs_sum_is_the_sum_of_celerys_delays(retries, factor, longest_
     assert window.delays_s == pytest.approx(sum(by_celery))
 
 
+@pytest.mark.parametrize(
+    ("given", "pause_s"),
+    [
+        ({"max_retries": 3}, 180),
+        ({"backoff": 1, "max_retries": 0}, 0),
+        ({"backoff": 1, "max_retries": 1}, 1),
+        ({"backoff": 1, "max_retries": 3}, 4),
+        ({"backoff": 5, "max_retries": 3}, 20),
+        ({"backoff": 1, "max_retries": 10}, 512),
+        ({"backoff": 1, "max_retries": 11}, 600),
+        ({"backoff": 1, "max_retries": 100_000}, 600),
+        ({"backoff": 1, "max_retries": 5, "backoff_max_s": 3600}, 16),
+        ({"backoff": 1, "max_retries": None}, 600),
+    ],
+)
+def test_the_longest_pause_of_a_backoff_is_the_one_before_its_last_retry(given, pause_s):
+    assert policy(**given).pause_s == pause_s
+
+
 def test_retries_without_end_have_a_window_without_end():
     window = retry_window(policy(max_retries=None))
 

@@ -91,8 +91,21 @@ DELAYS = """
     @app.task(bind=True, autoretry_for=(OSError,), default_retry_delay=601)
     def by_option(self): ...
 
-    @app.task(bind=True, autoretry_for=(OSError,), retry_backoff=True, retry_backoff_max=3600)
+    @app.task(bind=True, autoretry_for=(OSError,), retry_backoff=True, max_retries=11,
+              retry_backoff_max=3600)  # 1, 2, 4, … 1024 s
     def by_backoff(self): ...
+
+    @app.task(bind=True, autoretry_for=(OSError,), retry_backoff=True, max_retries=10,
+              retry_backoff_max=3600)  # 1, 2, 4, … 512 s
+    def by_a_backoff_that_ends_before(self): ...
+
+    @app.task(bind=True, autoretry_for=(OSError,), max_retries=100, default_retry_delay=10,
+              retry_kwargs={"max_retries": 1, "countdown": 602})
+    def by_keywords(self): ...
+
+    @app.task(bind=True, autoretry_for=(OSError,), retry_backoff=True, default_retry_delay=603)
+    def by_hand_beside_a_backoff(self):
+        self.retry()
 
     @app.task(bind=True)
     def by_body(self):
@@ -122,12 +135,34 @@ def test_delays_longer_than_the_visibility_timeout_are_found_without_the_keeper(
     report = examined.report("IDEM011")
 
     named = sorted(it.finding.task.rpartition(".")[2] for it in report.found)
-    assert named == ["", "by_backoff", "by_body", "by_option"]
+    assert named == [
+        "", "by_backoff", "by_body", "by_hand_beside_a_backoff", "by_keywords", "by_option",
+    ]  # fmt: skip
     call = next(it.finding for it in report.found if not it.finding.task)
     assert call.place is not None
     assert call.place.line == examined.line_of("countdown=3600")
     # 3600 s at a timeout of 600 s: the first delivery and six more
     assert "it is delivered 7 times" in call.arithmetic
+
+
+def test_the_longest_delay_of_a_backoff_is_the_one_before_its_last_retry(project):
+    """1, 2 and 4 s: not the 600 s that ``retry_backoff_max`` would allow to many more of them."""
+    examined = project(
+        """
+        app.conf.broker_transport_options = {"visibility_timeout": 500}
+
+        @app.task(bind=True, autoretry_for=(OSError,), retry_backoff=True, max_retries=3)
+        def thrice(self): ...
+
+        @app.task(bind=True, autoretry_for=(OSError,), retry_backoff=True, max_retries=None)
+        def for_ever(self): ...
+        """
+    )
+
+    (found,) = examined.report("IDEM011").found
+
+    assert found.finding.task.endswith(".for_ever")
+    assert "600 s > 500 s" in found.finding.arithmetic
 
 
 def test_with_the_keeper_no_delay_is_too_long(project):

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from celery_idem.doctor import rabbitmq as module
+from celery_idem.doctor.delays import longest_delays
 from celery_idem.doctor.project import Project
 from tests.support.rabbitmq import RabbitBroker
 from tests.support.services import RABBITMQ_URL
@@ -62,6 +63,21 @@ def test_runs_and_delays_longer_than_the_brokers_timeout_are_found(project, rabb
     place = found["comes_back_late"].place
     assert place is not None
     assert place.line == examined.line_of("countdown=7200")
+
+
+def test_a_backoff_that_ends_long_before_its_most_is_no_long_delay(project):
+    """1, 2, 4, 8 and 16 s, whatever ``retry_backoff_max`` allows."""
+    examined = project(
+        """
+        @app.task(base=IdempotentTask, autoretry_for=(OSError,), retry_backoff=True,
+                  retry_backoff_max=3600, max_retries=5, time_limit=60)
+        def soon_over(): ...
+        """
+    )
+
+    longest = [it.seconds for it in longest_delays(Project(examined.app), 0)]
+
+    assert longest == [16]
 
 
 @pytest.mark.rabbitmq

@@ -153,6 +153,29 @@ def test_a_countdown_in_the_body_counts_where_it_is_longer_than_the_tasks_delay(
     assert found.finding.remedy == f"retention_s={2 * (30 * 86400 + 3600)}"
 
 
+def test_a_countdown_in_the_body_counts_beside_a_backoff_that_may_become_as_long(project):
+    """8 retries after 600 s each; the backoff would have made 255 s of them."""
+    examined = project(
+        """
+        @app.task(base=IdempotentTask, bind=True, autoretry_for=(OSError,), retry_backoff=True,
+                  max_retries=8, time_limit=60, retention_s=17879)
+        def one_second_short(self):
+            self.retry(countdown=600)
+
+        @app.task(base=IdempotentTask, bind=True, autoretry_for=(OSError,), retry_backoff=True,
+                  max_retries=8, time_limit=60, retention_s=17880)
+        def just_long_enough(self):
+            self.retry(countdown=600)
+        """
+    )
+
+    (found,) = examined.report("IDEM002").found
+
+    # 2 × (8 × 600 s + 9 runs of 60 s + one redelivery of 3600 s)
+    assert found.finding.task.endswith(".one_second_short")
+    assert found.finding.remedy == "retention_s=17880"
+
+
 def test_tasks_that_break_the_promise_are_all_found_and_not_the_first_alone(project):
     examined = project(
         """

@@ -236,6 +236,21 @@ def test_a_parameter_that_the_next_release_adds_makes_no_other_call(world: World
 
 
 @pytest.mark.parametrize(
+    ("options", "total_s"),
+    [
+        ({"retry_backoff": True}, 3 * 180),  # what a body asks for by self.retry() knows none
+        ({"retry_backoff": True, "autoretry_for": (OSError,)}, 1 + 2 + 4),
+        ({"retry_backoff": 0.5, "autoretry_for": (OSError,)}, 1 + 2 + 4),
+        ({"retry_backoff": 2.5, "autoretry_for": (OSError,)}, 2 + 4 + 8),
+    ],
+)
+def test_a_backoff_counts_in_the_window_as_celery_makes_it(
+    world: World, options: dict[str, Any], total_s: int
+) -> None:
+    assert window_of(world.task(plain, max_retries=3, **options), 0).total_s == total_s
+
+
+@pytest.mark.parametrize(
     ("options", "retries", "total_s"),
     [
         # 3 × 180 s of its own are the shorter ones

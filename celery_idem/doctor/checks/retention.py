@@ -6,7 +6,7 @@ window: the sum of all delays, all runs and one redelivery. A record must outliv
 because full queues stretch every delay.
 
 The sum counts the task's options and what its body says: `self.retry(countdown=…)` with a number
-counts where it is longer than the task's own delay.
+counts where it makes the window longer.
 
 **Mend it:** set `retention_s` to what the finding says, or let the task give up earlier
 (`max_retries`). Without an explicit `retention_s` it is computed from the options.
@@ -29,7 +29,12 @@ from celery_idem.core.retry_window import (
 from celery_idem.doctor.finding import Check, Finding, Severity
 from celery_idem.doctor.project import Project, TaskFacts
 from celery_idem.doctor.source.delays import longest_retry_countdown_s
-from celery_idem.options import DEFAULT_VISIBILITY_TIMEOUT_S, window_of
+from celery_idem.options import (
+    DEFAULT_VISIBILITY_TIMEOUT_S,
+    longest_window,
+    retry_policies,
+    window_of,
+)
 
 
 def look(project: Project) -> Iterator[Finding]:
@@ -45,10 +50,11 @@ def _window(project: Project, facts: TaskFacts) -> RetryWindow:
     redelivery_s = project.visibility_timeout_s or DEFAULT_VISIBILITY_TIMEOUT_S
     window = window_of(facts.task, redelivery_s)
     countdown_s = longest_retry_countdown_s(project.reader.source_of_task(facts.task))
-    policy = window.policy
-    if countdown_s is None or countdown_s <= policy.pause_s:
+    if countdown_s is None:
         return window
-    return retry_window(replace(policy, delay_s=countdown_s, backoff=0.0))
+    asked, _ = retry_policies(facts.task, redelivery_s)
+    by_hand = retry_window(replace(asked, delay_s=countdown_s, backoff=0.0))
+    return longest_window((window, by_hand))
 
 
 def _kept_s(project: Project, facts: TaskFacts) -> float:

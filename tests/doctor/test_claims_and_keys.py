@@ -305,6 +305,21 @@ def test_a_score_without_time_is_found_where_it_orders_a_queue_s_p4(project, sco
     assert project(IMPORTS + put + read).found("IDEM056") == []
 
 
+@pytest.mark.parametrize(
+    "put",
+    [
+        "r.zadd('jobs', mapping={job: priority})",
+        "jobs = {job: priority}\n    r.zadd('jobs', jobs)",
+        "r.zadd(name='jobs', mapping={job: 5})",
+    ],
+)
+@pytest.mark.parametrize("pop", ["r.zpopmin('jobs')", "r.bzmpop(5, 1, ['jobs'], min=True)"])
+def test_a_bare_score_is_found_however_it_is_given(project, put, pop):
+    text = f"def put(job, priority):\n    {put}\n\n@app.task\ndef work():\n    return {pop}\n"
+
+    assert len(project(IMPORTS + text).report("IDEM056").found) == 1
+
+
 def test_the_source_is_never_run(project, tmp_path):
     """Reading a task, its neighbours and what they import leaves no trace of theirs."""
     package = tmp_path / "pack"

@@ -82,3 +82,74 @@ def test_what_a_body_imports_when_it_runs_is_followed(shop):
 
     assert examined.found("IDEM052") == [("IDEM052", "job")]
     assert ("IDEM052", "job") in examined.found()
+
+
+CLIENTS = """
+import requests, redis
+
+def connect():
+    return redis.Redis()
+
+session = requests.Session()
+rds = connect()
+"""
+IMPORTED = [
+    ("from shop.clients import session, rds", "session", "rds"),
+    ("from .clients import session as http, rds as cache", "http", "cache"),
+    ("from shop import clients", "clients.session", "clients.rds"),
+    ("import shop.clients", "shop.clients.session", "shop.clients.rds"),
+    ("from shop.passed_on import session, r", "session", "r"),
+]
+
+
+@pytest.mark.parametrize(("imported", "session", "rds"), IMPORTED)
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("{session}.post('https://x/orders')", ["IDEM051"]),
+        ("{session}.get('https://x/orders')", []),
+        ("{rds}.incr('orders')", ["IDEM053"]),
+        ("if not {rds}.set(order, 1, nx=True, ex=86400):\n        return", ["IDEM055"]),
+        (
+            "{session}.post('https://x')\n    if not {rds}.set(order, 1, nx=True):\n        return",
+            ["IDEM051", "IDEM054", "IDEM055"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_client_that_modules_share_is_known(shop, imported, session, rds, body, found):
+    passed_on = "from shop.clients import session, rds\n\nr = rds\n"
+    body = body.format(session=session, rds=rds)
+    examined = shop(
+        f"{imported}\n\n@app.task(acks_late=True)\ndef job(order):\n    {body}\n",
+        clients=CLIENTS,
+        passed_on=passed_on,
+    )
+
+    assert [check for check, _ in examined.found(*SOURCE_CHECKS)] == found
+
+
+def test_modules_that_import_one_name_of_each_other_end(shop):
+    examined = shop(
+        "@app.task(acks_late=True)\ndef job(order):\n    from shop.one import session\n"
+        "    session.post(order)\n",
+        one="from shop.two import session\n",
+        two="from shop.one import session\n",
+    )
+
+    assert examined.found(*SOURCE_CHECKS) == []
+
+
+@pytest.mark.parametrize("popped", ["r.zpopmin('jobs')", "r.zmpop(1, ['jobs'], min=True)"])
+def test_a_producer_and_a_worker_of_one_queue_may_stand_apart(shop, popped):
+    """S-P4, in a producer that is not loaded and names no pop."""
+    examined = shop(
+        f"from shop.clients import rds as r\n\n@app.task\ndef work():\n    return {popped}\n",
+        clients=CLIENTS,
+        producer="from shop.clients import rds\n\n"
+        "def put(job, priority):\n    rds.zadd('jobs', {job: priority})\n",
+    )
+
+    (found,) = examined.report("IDEM056").found
+
+    assert found.finding.place is not None
+    assert found.finding.place.path.endswith("producer.py")

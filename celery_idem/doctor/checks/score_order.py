@@ -20,21 +20,21 @@ from celery_idem.doctor.project import Project
 from celery_idem.doctor.source.module import Module
 from celery_idem.doctor.source.names import Names, calls_in
 
-_POPS = {"zpopmin", "zpopmax", "bzpopmin", "bzpopmax"}
+_POPS = {"zpopmin", "zpopmax", "bzpopmin", "bzpopmax", "zmpop", "bzmpop"}
 _REDIS = ("redis", "valkey", "django_redis", "aioredis")
 
 
 def look(project: Project) -> Iterator[Finding]:
     calls = [
-        (module, call, method)
+        (module, call, method, names)
         for module in project.files
         for names, call in calls_in(project.reader, module)
         if (method := _redis_method(call, names))
     ]
-    if not any(method in _POPS for _, _, method in calls):
+    if not any(method in _POPS for _, _, method, _ in calls):
         return
-    for module, call, method in calls:
-        if method == "zadd" and _has_a_bare_score(call):
+    for module, call, method, names in calls:
+        if method == "zadd" and _has_a_bare_score(call, names):
             yield _finding(module, call)
 
 
@@ -45,8 +45,10 @@ def _redis_method(call: ast.Call, names: Names) -> str:
     return call.func.attr if base.split(".")[0].rstrip("()[]") in _REDIS else ""
 
 
-def _has_a_bare_score(call: ast.Call) -> bool:
-    scores = [value for it in call.args[1:2] if isinstance(it, ast.Dict) for value in it.values]
+def _has_a_bare_score(call: ast.Call, names: Names) -> bool:
+    given = [*call.args[1:2], *(it.value for it in call.keywords if it.arg == "mapping")]
+    named = [value for it in given if isinstance(it, ast.Name) for value in names.assigned(it.id)]
+    scores = [value for it in (*given, *named) if isinstance(it, ast.Dict) for value in it.values]
     words = {"time", "at", "now", "timestamp", "due", "when", "until", "seq", "sequence", "score"}
     return bool(scores) and all(
         isinstance(it, ast.Constant)

@@ -107,7 +107,7 @@ def effect_of(call: ast.Call, names: Names) -> str:
     root, last = path.split(".")[0].rstrip("()[]"), path.rpartition(".")[2]
     if path in _PATHS or last in _CALLS.get(root, ()):
         return "" if is_keyed(call, names) else _shown(path)
-    posts = (root in _HTTP and _is_post(last, call)) or _urlopen_posts(path, call)
+    posts = (root in _HTTP and _is_post(last, call, names)) or _urlopen_posts(path, call, names)
     if posts and not _only_asks(call, names):
         return "" if is_keyed(call, names) else _shown(path)
     return ""
@@ -200,19 +200,42 @@ def words_in(text: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[A-Za-z0-9]+", split)]
 
 
-def _is_post(last: str, call: ast.Call) -> bool:
-    if last in _HTTP_METHODS:
-        return True
-    if last != "request" or not call.args:
-        return False
-    method = call.args[0]
-    return isinstance(method, ast.Constant) and str(method.value).lower() in _HTTP_METHODS
+def _is_post(last: str, call: ast.Call, names: Names) -> bool:
+    return last in _HTTP_METHODS or (last == "request" and _method(call, names) in _HTTP_METHODS)
 
 
-def _urlopen_posts(path: str, call: ast.Call) -> bool:
-    """``urlopen`` with a body is a POST."""
+def _method(call: ast.Call, names: Names) -> str:
+    """The method that ``request("POST", url)`` or ``request(method="POST")`` writes."""
+    given = [*(it.value for it in call.keywords if it.arg == "method"), *call.args[:1]]
+    values = names.assigned(given[0].id) if given and isinstance(given[0], ast.Name) else given
+    texts = [str(it.value).lower() for it in values if isinstance(it, ast.Constant)]
+    return texts[0] if texts else ""
+
+
+def _urlopen_posts(path: str, call: ast.Call, names: Names) -> bool:
+    """``urlopen`` with a body is a POST, and so is one of a ``Request`` with a body."""
     if path != "urllib.request.urlopen":
         return False
+    if _has_a_body(call):
+        return True
+    first = next(iter(call.args), None)
+    values = names.assigned(first.id) if isinstance(first, ast.Name) else [first]
+    return any(
+        isinstance(it, ast.Call)
+        and names.resolve(it) == "urllib.request.Request()"
+        and _posts_by_request(it)
+        for it in values
+    )
+
+
+def _posts_by_request(request: ast.Call) -> bool:
+    for keyword in request.keywords:
+        if keyword.arg == "method" and isinstance(keyword.value, ast.Constant):
+            return str(keyword.value.value).lower() in _HTTP_METHODS
+    return _has_a_body(request)
+
+
+def _has_a_body(call: ast.Call) -> bool:
     return len(call.args) > 1 or any(it.arg == "data" for it in call.keywords)
 
 

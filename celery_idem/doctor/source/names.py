@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from celery_idem.doctor.source.reader import Reader
 
 #: How many names are looked through for one: aliases of aliases, and re-exports.
-MOST_HOPS = 12
+MOST_HOPS = 16
 _PROPERTIES = {
     "property", "cached_property", "functools.cached_property",
     "django.utils.functional.cached_property",
@@ -121,7 +121,7 @@ class Names:
         if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls") and self.owner:
             return member(self.reader, self.module, self.owner, node.attr, hops)
         base = self.resolve(node.value, hops)
-        return f"{base}.{node.attr}" if base else ""
+        return shared_value(self.reader, f"{base}.{node.attr}", hops) if base else ""
 
     def _call(self, node: ast.Call, hops: int) -> str:
         path = self.resolve(node.func, hops)
@@ -161,7 +161,7 @@ def module_name(reader: Reader, module: Module, name: str, hops: int = MOST_HOPS
     if hops <= 0:
         return ""
     if name in module.imports:
-        return module.imports[name]
+        return shared_value(reader, module.imports[name], hops)
     if name in module.functions or name in module.classes:
         return f"{module.name}.{name}"
     values = module.assigned.get(name)
@@ -169,6 +169,20 @@ def module_name(reader: Reader, module: Module, name: str, hops: int = MOST_HOPS
         return name
     names = Names(reader, module)
     return next(filter(None, (names.resolve(it, hops - 1) for it in values)), "")
+
+
+def shared_value(reader: Reader, path: str, hops: int = MOST_HOPS) -> str:
+    """What a module of the project assigns to the name of this path, or imports under it; else
+    the path itself: ``shop.clients.session`` is ``requests.Session()``."""
+    module, rest = _split(reader, path) if hops > 0 else (None, [])
+    if module is None or len(rest) != 1:
+        return path
+    name = rest[0]
+    if name in module.functions or name in module.classes:
+        return path
+    if name not in module.assigned and name not in module.imports:
+        return path
+    return module_name(reader, module, name, hops - 1) or path
 
 
 def member(

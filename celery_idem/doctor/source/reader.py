@@ -35,7 +35,7 @@ class TaskSource:
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 #: Files of a package that are read at most.
 MOST_FILES = 5000
-_OF_INTEREST = re.compile(rb"countdown|idem_key|idempotent|\.step\b|zpop")
+_OF_INTEREST = re.compile(rb"countdown|idem_key|idempotent|\.step\b|zpop|zmpop|zadd")
 _NOT_READ = re.compile(r"(^|/)(tests?|migrations|node_modules|\.[^/]*)/|(^|/)(test_|conftest)")
 
 

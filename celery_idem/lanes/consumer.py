@@ -23,6 +23,7 @@ from celery_idem.lanes.pool import (
     HubWaker,
     Running,
     ack_at_once,
+    is_lost,
     waits_for_threads,
     watch_pool,
 )
@@ -231,6 +232,7 @@ class WorkerLanes:
         for entry in list(self._running.values()):
             if not entry.applied and entry.request not in state.reserved_requests:
                 self._end(entry, ran=False)
+        self.forget_lost()
         self.line.slots = self.slots
         self.line.version += 1
         if self.fetch is not None:
@@ -240,6 +242,13 @@ class WorkerLanes:
     def forget_waiting(self) -> None:
         """The connection is gone, and with it the right to run what waits: it comes again."""
         self.line.drain()
+
+    def forget_lost(self) -> None:
+        """Free the places of what the pool has dropped: after a lost connection, it does."""
+        children = getattr(self.consumer.pool, "_pool", None)
+        for entry in list(self._running.values()):
+            if entry.applied and is_lost(entry.job, children):
+                self._end(entry, ran=False)
 
     # -- for people
 
@@ -304,6 +313,7 @@ class LaneStep(bootsteps.StartStopStep):
         if lanes is None:
             return
         lanes.forget_waiting()
+        lanes.forget_lost()
         lanes.line.slots = lanes.slots
         driver = consumer.connection.transport.driver_type
         if driver == "redis":

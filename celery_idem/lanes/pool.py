@@ -28,6 +28,7 @@ class Running:
     lane: str
     started_s: float = field(default_factory=time.monotonic)
     applied: bool = False  # the pool has it; before that, Celery may still drop it as revoked
+    job: Any = None  # what the pool's ``apply_async`` returned
     _ended: Callable[[Running], None] = _nobody
     _accept: Callback = None
     _callback: Callback = None
@@ -72,6 +73,34 @@ class Running:
         finally:
             if not soft:
                 self._ended(self)
+
+
+def is_lost(job: Any, children: Any) -> bool:
+    """Whether prefork has dropped this job without a word, and no child works on it.
+
+    ``children`` is the pool's pool. When a connection is lost, ``asynpool.py: flush`` calls nobody
+    back for what it drops: what no child has accepted, and before Celery 5.6.3 what runs as well.
+    A child that works on is not free before it has ended: were its place counted as free, what is
+    given to the pool then would wait behind it, or take the process that is reserved for others.
+    """
+    cache = getattr(job, "_cache", None)
+    if cache is None or job.ready():  # no billiard result: these pools drop nothing
+        return False
+    if job._job not in cache:
+        return not _is_worked_on(job, children)
+    # before 5.6.3 what waited to be written may stay in the cache, and is written by nobody
+    buffer = getattr(children, "outbound_buffer", None)
+    return buffer is not None and job._write_to is None and job not in buffer
+
+
+def _is_worked_on(job: Any, children: Any) -> bool:
+    """Whether the pool keeps other jobs from the child that this one was written to."""
+    child = job._write_to
+    if child is None or child.inqW_fd not in getattr(children, "_busy_workers", ()):
+        return False
+    if any(other._write_to is child for other in list(job._cache.values())):
+        return False  # it is busy with one that came later
+    return bool(child._is_alive())
 
 
 class HubWaker:
@@ -162,6 +191,9 @@ def watch_pool(consumer: Any, lanes: WorkerLanes, waker: HubWaker | None) -> Non
         entry = lanes.applying(getattr(options.get("callback"), "__self__", None))
         if entry is not None:
             entry.watch(options, ended)
-        return apply_async(target, args or (), kwargs or {}, **options)
+        job = apply_async(target, args or (), kwargs or {}, **options)
+        if entry is not None:
+            entry.job = job
+        return job
 
     pool.apply_async = watched

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.support.effects import Effects
+from tests.support.proxy import FaultProxy
 from tests.support.workers import Worker
 
 APP = "tests.apps.lanes:app"
@@ -64,6 +66,13 @@ class LaneRun:
         queues = queues or ("critical", "normal", "low")
         return self.start_worker(APP, queues=queues, concurrency=concurrency, **options)
 
+    def running(self, worker: Worker) -> int | None:
+        """How many jobs the worker counts as running; None: it does not answer now."""
+        assert self.module is not None
+        inspect = self.module.app.control.inspect([worker.hostname], timeout=5, limit=1)
+        said = (inspect._request("lanes") or {}).get(worker.hostname)
+        return said and sum(lane["running"] for lane in said["lanes"].values())
+
     def first(self, count: int, deadline_s: float = 60.0) -> list[dict[str, Any]]:
         """The first so many runs, in order."""
         self.effects.wait_for(lambda it: len(it.lines()) >= count, deadline_s, f"{count} runs")
@@ -99,3 +108,13 @@ def lanes(
             pytest.skip(reason)
         url = rabbit.url
     return LaneRun(broker, url, effects, load_app, start_worker)
+
+
+@pytest.fixture
+def proxy(lanes: LaneRun, fault_proxy: Callable[[tuple[str, int]], FaultProxy]) -> FaultProxy:
+    """What every connection of the app and its workers goes through."""
+    direct = urlsplit(lanes.url)
+    proxy = fault_proxy((direct.hostname or "", direct.port or 0))
+    place = direct.netloc.replace(f"{direct.hostname}:{direct.port}", f"127.0.0.1:{proxy.port}")
+    lanes.url = direct._replace(netloc=place).geturl()
+    return proxy

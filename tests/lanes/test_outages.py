@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.lanes.conftest import LaneRun
 from tests.support.proxy import FaultProxy
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True),
@@ -18,13 +17,7 @@ pytestmark = [
 
 
 @pytest.mark.slow
-def test_after_a_reset_lanes_are_served_by_weight_again(
-    lanes: LaneRun, fault_proxy: Callable[[tuple[str, int]], FaultProxy]
-) -> None:
-    direct = urlsplit(lanes.url)
-    proxy = fault_proxy((direct.hostname or "", direct.port or 0))
-    place = direct.netloc.replace(f"{direct.hostname}:{direct.port}", f"127.0.0.1:{proxy.port}")
-    lanes.url = direct._replace(netloc=place).geturl()
+def test_after_a_reset_lanes_are_served_by_weight_again(lanes: LaneRun, proxy: FaultProxy) -> None:
     lanes.configure()
     worker = lanes.worker()
     lanes.send("critical", 5)
@@ -40,6 +33,51 @@ def test_after_a_reset_lanes_are_served_by_weight_again(
     assert abs(served["critical"] - 100) <= 5
     assert abs(served["normal"] - 50) <= 5
     assert abs(served["low"] - 10) <= 5
+
+
+def test_jobs_that_run_while_the_connection_is_reset_keep_no_place_when_they_have_ended(
+    lanes: LaneRun, proxy: FaultProxy
+) -> None:
+    """Celery before 5.6.3 forgets them: it calls nobody back."""
+    module = lanes.configure()
+    worker = lanes.worker(concurrency=2)
+    lanes.send("low", 2, busy_s=3)
+    lanes.effects.wait_count("low", 2)
+
+    proxy.reset_all()
+    worker.wait_log("Connection to broker lost")
+    for lane in ("low", "normal", "critical"):
+        for number in range(5):
+            module.note.apply_async((f"{lane} after", number), queue=lane)
+
+    for lane in ("low", "normal", "critical"):
+        lanes.effects.wait_count(f"{lane} after", 5)
+    wait_until(lambda: lanes.running(worker) == 0, what="no place in use")
+
+
+@pytest.mark.slow
+def test_jobs_on_their_way_to_the_processes_when_the_connection_is_reset_keep_no_place(
+    lanes: LaneRun, proxy: FaultProxy
+) -> None:
+    module = lanes.configure()
+    for lane in ("low", "normal", "critical"):
+        lanes.send(lane, 200, busy_s=0.005)
+    worker = lanes.worker(concurrency=4)
+
+    for reset in range(5):
+        begun = len(lanes.effects.lines())
+        lanes.effects.wait_for(lambda it, n=begun + 30: len(it.lines()) >= n, what="thirty runs")  # type: ignore[misc]
+        proxy.reset_all()
+        wait_until(
+            lambda n=reset: worker.log_text().count("Connection to broker lost") > n,  # type: ignore[misc]
+            what="a lost connection",
+        )
+    for lane in ("low", "normal", "critical"):
+        module.note.apply_async((f"{lane} after", 0), queue=lane)
+
+    for lane in ("low", "normal", "critical"):
+        lanes.effects.wait_count(f"{lane} after", 1)
+    wait_until(lambda: lanes.running(worker) == 0, what="no place in use")
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Any
 
 from celery import Task
 
+from celery_idem.binding import in_one
 from celery_idem.core import key as keys
 from celery_idem.core.errors import ConfigError, KeyInvalid
 from celery_idem.core.retry_window import (
@@ -23,6 +24,8 @@ from celery_idem.core.settings import Settings, number, whole
 
 #: kombu's default when ``broker_transport_options`` names no visibility timeout, in seconds.
 DEFAULT_VISIBILITY_TIMEOUT_S = 3600.0
+#: The same by transport (``driver_type``), of those that have such a timeout.
+VISIBILITY_DEFAULTS_S = {"redis": DEFAULT_VISIBILITY_TIMEOUT_S, "sqs": 1800.0}
 
 ON_DUPLICATE = ("return", "ignore", "raise")
 ON_CONFLICT = ("wait", "skip", "raise")
@@ -156,6 +159,27 @@ def terms_kept(task: Any, settings: Settings, retention_s: float) -> Terms:
         cooldown_ms=round(task.cooldown_s * 1000) if cooling else None,
         cooldown_key_of=key_of,
     )
+
+
+def visibility_timeout_s(app: Any) -> float | None:
+    """After which the app's broker gives a message that is not acked to another worker, in seconds;
+    ``None`` where it has no such timeout."""
+    try:
+        transport = app.connection_for_read().get_transport_cls()
+        kind = "" if transport.driver_name == "redis-streams" else str(transport.driver_type)
+    except (ImportError, KeyError, ValueError):  # no such library, transport, port: say so later
+        kind = (in_one(app.conf.broker_read_url or app.conf.broker_url) or "").partition(":")[0]
+    default = VISIBILITY_DEFAULTS_S.get(kind)
+    if default is None:
+        return None
+    options = app.conf.broker_transport_options or {}
+    return float(options.get("visibility_timeout", default))
+
+
+def redelivery_s(app: Any) -> float:
+    """How long a redelivery takes in the retry windows of the app's tasks, in seconds. The doctor
+    and a worker that starts both ask here."""
+    return visibility_timeout_s(app) or DEFAULT_VISIBILITY_TIMEOUT_S
 
 
 def window_of(task: Any, visibility_timeout_s: float) -> RetryWindow:

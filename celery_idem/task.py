@@ -22,9 +22,9 @@ from celery_idem.guard import Holding
 from celery_idem.many import Many, refuse_inside_another
 from celery_idem.on_commit import OnCommit
 from celery_idem.options import (
-    DEFAULT_VISIBILITY_TIMEOUT_S,
     Terms,
     check_attributes,
+    redelivery_s,
     terms_of,
 )
 from celery_idem.redeliver import NOT_THE_BROKERS, carried_over, wait_before_it_goes_back
@@ -288,10 +288,8 @@ class IdempotentTask(OnCommit, Many, Task):  # type: ignore[type-arg]
     @property
     def _terms(self) -> Terms:
         if self._idem_terms is None:
-            app = self.app
-            options = app.conf.broker_transport_options or {}
-            visibility_s = float(options.get("visibility_timeout", DEFAULT_VISIBILITY_TIMEOUT_S))
-            self._idem_terms = terms_of(self, binding_of(app).settings, visibility_s)
+            settings = binding_of(self.app).settings
+            self._idem_terms = terms_of(self, settings, redelivery_s(self.app))
         return self._idem_terms
 
     def _named(

@@ -22,13 +22,10 @@ from celery_idem.doctor.source.module import Module
 from celery_idem.doctor.source.names import Names
 from celery_idem.doctor.source.reader import Reader
 from celery_idem.lanes.consumer import LaneStep
-from celery_idem.options import DEFAULT_VISIBILITY_TIMEOUT_S, hard_limit_s
+from celery_idem.options import hard_limit_s, redelivery_s, visibility_timeout_s
 from celery_idem.stores.base import Store
 from celery_idem.task import IdempotentTask
 from celery_idem.transport.transport import Transport as StreamsTransport
-
-#: kombu's own defaults, in seconds, of the transports that have a visibility timeout.
-VISIBILITY_DEFAULTS_S = {"redis": DEFAULT_VISIBILITY_TIMEOUT_S, "sqs": 1800.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +134,16 @@ class Project:
             and "celery_idem.visibility.step:VisibilityStep" in self._consumer_steps
         )
 
-    @property
+    @cached_property
     def visibility_timeout_s(self) -> float | None:
         """After which the broker gives a message that is not acked to another worker; None where
         it has no such timeout."""
-        default = VISIBILITY_DEFAULTS_S.get(self.broker)
-        if default is None:
-            return None
-        return float(self.transport_options.get("visibility_timeout", default))
+        return visibility_timeout_s(self.app)
+
+    @cached_property
+    def redelivery_s(self) -> float:
+        """How long a redelivery takes in retry windows, as a worker that starts takes it."""
+        return redelivery_s(self.app)
 
     def effects_of(self, facts: TaskFacts) -> Traced:
         """What the task's body does to the world, as far as its source tells."""

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from celery_idem.cli import check as cli
+from celery_idem.core.errors import ConfigError
 from celery_idem.doctor import told
 
 
@@ -174,6 +175,43 @@ def test_a_countdown_in_the_body_counts_beside_a_backoff_that_may_become_as_long
     # 2 × (8 × 600 s + 9 runs of 60 s + one redelivery of 3600 s)
     assert found.finding.task.endswith(".one_second_short")
     assert found.finding.remedy == "retention_s=17880"
+
+
+@pytest.mark.parametrize(
+    ("broker", "options", "least_s"),
+    [
+        # twice 3 × 180 s, 4 runs of 60 s and one redelivery
+        ("redis://localhost:1/0", {}, 2 * (540 + 240 + 3600)),
+        ("redis://localhost:1/0", {"visibility_timeout": 600}, 2 * (540 + 240 + 600)),
+        ("sqs://", {}, 2 * (540 + 240 + 1800)),
+        ("amqp://localhost:1//", {}, 2 * (540 + 240 + 3600)),
+        # left over from another broker: these have no such timeout
+        ("amqp://localhost:1//", {"visibility_timeout": 9000}, 2 * (540 + 240 + 3600)),
+        ("redis-streams://localhost:1/0", {"visibility_timeout": 9000}, 2 * (540 + 240 + 3600)),
+    ],
+)
+def test_a_worker_refuses_the_retention_that_is_found_and_no_other(
+    project, broker, options, least_s
+):
+    examined = project(
+        f"""
+        app.conf.idem = {{"store": "memory"}}
+        app.conf.broker_transport_options = {options!r}
+
+        @app.task(base=IdempotentTask, time_limit=60, retention_s={least_s - 1})
+        def short(): ...
+
+        @app.task(base=IdempotentTask, time_limit=60, retention_s={least_s})
+        def enough(): ...
+        """,
+        broker=broker,
+    )
+    tasks = sys.modules[examined.path.stem]
+
+    assert examined.found("IDEM002") == [("IDEM002", "short")]
+    assert tasks.enough._terms.retention_ms == least_s * 1000
+    with pytest.raises(ConfigError, match=f"retention_s >= {least_s}"):
+        tasks.short._terms  # noqa: B018
 
 
 def test_tasks_that_break_the_promise_are_all_found_and_not_the_first_alone(project):

@@ -23,7 +23,7 @@ from celery_idem.core.errors import IdemError
 from celery_idem.doctor.finding import Check, Finding, Severity
 from celery_idem.doctor.project import Project
 from celery_idem.doctor.source.returns import may_return_much
-from celery_idem.options import DEFAULT_VISIBILITY_TIMEOUT_S, terms_of
+from celery_idem.options import terms_of
 
 
 def look(project: Project) -> Iterator[Finding]:
@@ -31,9 +31,10 @@ def look(project: Project) -> Iterator[Finding]:
     if expires_s is None or isinstance(project.app.backend, DisabledBackend):
         return
     for facts in project.idempotent_tasks:
-        redelivery_s = project.visibility_timeout_s or DEFAULT_VISIBILITY_TIMEOUT_S
         try:
-            retention_s = terms_of(facts.task, project.settings, redelivery_s).retention_ms / 1000
+            retention_s = (
+                terms_of(facts.task, project.settings, project.redelivery_s).retention_ms / 1000
+            )
         except IdemError:
             continue  # a finding of its own
         source = project.reader.source_of_task(facts.task)

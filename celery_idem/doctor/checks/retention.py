@@ -30,7 +30,6 @@ from celery_idem.doctor.finding import Check, Finding, Severity
 from celery_idem.doctor.project import Project, TaskFacts
 from celery_idem.doctor.source.delays import longest_retry_countdown_s
 from celery_idem.options import (
-    DEFAULT_VISIBILITY_TIMEOUT_S,
     longest_window,
     retry_policies,
     window_of,
@@ -47,12 +46,11 @@ def look(project: Project) -> Iterator[Finding]:
 
 
 def _window(project: Project, facts: TaskFacts) -> RetryWindow:
-    redelivery_s = project.visibility_timeout_s or DEFAULT_VISIBILITY_TIMEOUT_S
-    window = window_of(facts.task, redelivery_s)
+    window = window_of(facts.task, project.redelivery_s)
     countdown_s = longest_retry_countdown_s(project.reader.source_of_task(facts.task))
     if countdown_s is None:
         return window
-    asked, _ = retry_policies(facts.task, redelivery_s)
+    asked, _ = retry_policies(facts.task, project.redelivery_s)
     by_hand = retry_window(replace(asked, delay_s=countdown_s, backoff=0.0))
     return longest_window((window, by_hand))
 
@@ -62,9 +60,8 @@ def _kept_s(project: Project, facts: TaskFacts) -> float:
     explicit_s = project.settings.retention_s if own is None else own
     if explicit_s is not None:
         return float(explicit_s)
-    redelivery_s = project.visibility_timeout_s or DEFAULT_VISIBILITY_TIMEOUT_S
     try:
-        return retention(window_of(facts.task, redelivery_s), None)
+        return retention(window_of(facts.task, project.redelivery_s), None)
     except ConfigError:  # pragma: no cover - only an explicit one is refused
         return 0.0
 

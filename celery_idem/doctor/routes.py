@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+from celery.app.routes import MapRoute, prepare
 
 from celery_idem.doctor.project import Project
 from celery_idem.lanes.routing import LaneRouter, lane_named, lanes_of
@@ -20,33 +20,26 @@ def queue_of(project: Project, task: Any) -> str | None:
         return lane_named(lanes_of(project.settings), lane).queue if lane in names else None
     if own:
         return own
-    for route in _routes(project.app.conf.task_routes):
+    for route in prepare(project.app.conf.task_routes):
         if isinstance(route, LaneRouter):
             found = route._by_pattern(task.name)
             if found:
                 return lane_named(lanes_of(project.settings), found).queue
-        elif isinstance(route, Mapping):
-            for pattern, target in route.items():
-                if _matches(pattern, task.name):
-                    return _destination(target)
+        elif isinstance(route, MapRoute):  # a dict: exact names count before patterns
+            target = route(task.name)
+            if target is not None:
+                return _destination(target)
         else:
             return None
     return str(project.app.conf.task_default_queue)
 
 
-def _routes(given: Any) -> Iterable[Any]:
-    if given is None:
-        return ()
-    if not isinstance(given, (list, tuple)):
-        given = (given,)
-    # a list of pairs stands for a mapping
-    return [dict([it]) if isinstance(it, tuple) and len(it) == 2 else it for it in given]
-
-
-def _matches(pattern: Any, name: str) -> bool:
-    if isinstance(pattern, re.Pattern):
-        return bool(pattern.match(name))
-    return fnmatch.fnmatchcase(name, str(pattern))
+def declared_queues(app: Any) -> list[str]:
+    """Names of ``task_queues``, which Celery takes as a list and as a dict
+    (``celery/app/amqp.py``)."""
+    given = app.conf.task_queues or ()
+    named = given.items() if isinstance(given, Mapping) else [(it.name, it) for it in given]
+    return [str(getattr(queue, "name", name)) for name, queue in named]
 
 
 def _destination(target: Any) -> str | None:

@@ -31,6 +31,7 @@ class Unchecked:
 
     check: Check
     reason: str
+    by_settings: bool = False  #: a setting is wrong, which is mostly a finding as well
 
 
 @dataclass(slots=True)
@@ -48,23 +49,15 @@ class Report:
 
 
 def run(project: Project, checks: Iterable[Check]) -> Report:
-    """Make the checks. One that can't be made stops no other."""
+    """Make the checks. One that can't be made stops no other, and what it found before is kept."""
     report = Report()
     for check in checks:
-        try:
-            findings = list(check.look(project))
-        except NotChecked as reason:
-            report.unchecked.append(Unchecked(check, str(reason)))
-            continue
-        except ConfigError as error:  # a finding of the checks that look at settings and tasks
-            report.unchecked.append(Unchecked(check, f"a setting is wrong: {error}"))
-            continue
-        except Exception as error:
-            logger.debug("a check failed", exc_info=True)
-            reason_text = f"the check itself failed, {type(error).__name__}: {error}"
-            report.unchecked.append(Unchecked(check, reason_text))
-            continue
-        report.checks += 1
+        findings: list[Finding] = []
+        unchecked = _look(project, check, findings)
+        if unchecked is None:
+            report.checks += 1
+        else:
+            report.unchecked.append(unchecked)
         for finding in findings:
             if _is_silenced(project, check, finding):
                 report.silenced += 1
@@ -72,6 +65,20 @@ def run(project: Project, checks: Iterable[Check]) -> Report:
                 report.found.append(Found(check, finding))
     report.found.sort(key=_worst_first)
     return report
+
+
+def _look(project: Project, check: Check, findings: list[Finding]) -> Unchecked | None:
+    """Adds what is found to the list, one by one; the reason, where that came to no end."""
+    try:
+        findings.extend(check.look(project))
+    except NotChecked as reason:
+        return Unchecked(check, str(reason))
+    except ConfigError as error:  # a finding of the checks that look at settings and tasks
+        return Unchecked(check, f"a setting is wrong: {error}", by_settings=True)
+    except Exception as error:
+        logger.debug("a check failed", exc_info=True)
+        return Unchecked(check, f"the check itself failed, {type(error).__name__}: {error}")
+    return None
 
 
 def chosen(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from celery_idem.core.errors import ConfigError
@@ -97,6 +99,18 @@ def test_a_check_that_fails_by_itself_is_said_and_stops_no_other(project):
 
     assert "the check itself failed, ZeroDivisionError" in report.unchecked[0].reason
     assert [it.check.id for it in report.found] == ["IDEM999"]
+
+
+def test_what_a_check_found_before_it_failed_is_kept(project):
+    def fails(project: Project) -> Iterator[Finding]:
+        yield Finding("it", remedy="mend")
+        raise AttributeError("'str' object has no attribute 'name'")
+
+    report = run(Project(project("").app), [Check("IDEM999", "fails", Severity.ERROR, fails)])
+
+    assert [it.check.id for it in report.found] == ["IDEM999"]
+    assert [it.check.id for it in report.unchecked] == ["IDEM999"]
+    assert report.checks == 0
 
 
 def test_the_worst_comes_first(project):

@@ -87,7 +87,7 @@ ROUTED = """
 def test_tasks_that_go_to_no_lane_are_found(project):
     routed = textwrap.dedent(ROUTED)
     route = "app.conf.task_routes = {'*.by_route': {'queue': 'elsewhere'}}\n"
-    into_lane = "app.conf.task_routes = [('*.by_route', 'low')]\n"
+    into_lane = "app.conf.task_routes = ([('*.by_route', 'low')],)\n"
     in_default = "app.conf.task_default_queue = 'normal'\n"
 
     assert project(LANES + route + routed).found("IDEM033") == [
@@ -121,6 +121,49 @@ def test_a_declared_queue_that_is_no_lane_is_found(project):
     (found,) = examined.report("IDEM033").found
 
     assert (found.finding.setting, found.finding.value) == ("task_queues", "bulk")
+
+
+@pytest.mark.parametrize(
+    ("routes", "found"),
+    [
+        ({"s.*": "other", "s.pay": "critical"}, []),
+        ({"s.*": "critical", "s.pay": "other"}, ["s.pay"]),
+        ({"s.*": "other", "s.pay": {"queue": "critical"}, "*": "low"}, []),
+        ({"s.p?y": "other", "*": "low"}, []),  # no pattern without a star
+        ([{"s.p*": "low"}, {"s.pay": "other"}], []),
+    ],
+)
+def test_routes_are_looked_up_as_celery_does_exact_names_first(project, routes, found):
+    task = '@app.task(name="s.pay")\ndef pay(): ...\n'
+    examined = project(f"{LANES}app.conf.task_routes = {routes!r}\n{task}")
+
+    by_celery = examined.app.amqp.router.route({}, "s.pay")["queue"].name
+    report = examined.report("IDEM033")
+
+    assert [it.finding.task for it in report.found] == found
+    assert (by_celery == "other") is bool(found)
+
+
+@pytest.mark.parametrize(
+    "queues",
+    [
+        "[Queue('critical'), Queue('bulk')]",
+        "{'critical': Queue('critical'), 'bulk': Queue('bulk')}",
+        "{'critical': {'exchange': 'critical'}, 'bulk': {'exchange': 'bulk'}}",
+    ],
+)
+def test_declared_queues_are_a_list_or_a_dict_as_in_celery(project, queues):
+    head = f"from kombu import Queue\napp.conf.task_queues = {queues}\n"
+    strict = "app.conf.broker_transport_options = {'queue_order_strategy': 'priority'}\n"
+
+    with_lanes = project(LANES + head).report("IDEM033")
+    without = project(head + strict).report("IDEM031")
+
+    assert [it.finding.value for it in with_lanes.found] == ["bulk"]
+    assert [it.finding.message for it in without.found] == [
+        "while 'critical' has work, 'bulk' never run"
+    ]
+    assert with_lanes.unchecked == without.unchecked == []
 
 
 @pytest.mark.parametrize(("processes", "found"), [(2, 1), (3, 0)])

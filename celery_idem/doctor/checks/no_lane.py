@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from celery_idem.doctor.finding import Check, Finding, Severity
 from celery_idem.doctor.paste import change
 from celery_idem.doctor.project import Project
-from celery_idem.doctor.routes import queue_of
+from celery_idem.doctor.routes import declared_queues, queue_of
 from celery_idem.lanes.routing import lanes_of
 
 
@@ -28,13 +28,13 @@ def look(project: Project) -> Iterator[Finding]:
         queue = queue_of(project, facts.task)
         if queue is not None and queue not in lanes:
             yield _finding(queue, facts.name, facts.place, lanes)
-    for declared in project.app.conf.task_queues or ():
-        if declared.name not in lanes:
+    for declared in declared_queues(project.app):
+        if declared not in lanes:
             yield Finding(
-                f"the queue {declared.name!r} is declared, and is no lane",
-                remedy=change("idem", lanes={declared.name: 1}),
+                f"the queue {declared!r} is declared, and is no lane",
+                remedy=change("idem", lanes={declared: 1}),
                 setting="task_queues",
-                value=declared.name,
+                value=declared,
             )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from celery_idem.doctor.finding import Check, Finding, Severity
 from celery_idem.doctor.paste import change
 from celery_idem.doctor.project import Project
+from celery_idem.doctor.routes import declared_queues
 
 _STRICT_STRATEGIES = ("priority", "sorted")
 
@@ -29,7 +30,7 @@ def look(project: Project) -> Iterator[Finding]:
             value="strict",
         )
     strategy = project.transport_options.get("queue_order_strategy")
-    queues = [queue.name for queue in project.app.conf.task_queues or ()]
+    queues = declared_queues(project.app)
     if not lanes and strategy in _STRICT_STRATEGIES and len(queues) > 1:
         ranked = sorted(queues) if strategy == "sorted" else queues
         yield Finding(

@@ -61,8 +61,9 @@ def collect(app: Any, channel: Any, queue: str, limit: int = 0, *, quick: bool =
 
 
 def _keep(app: Any, channel: Any, queue: str, fields: dict[bytes, bytes], quick: bool) -> None:
-    raw, why = fields.get(b"m", b""), fields.get(b"reason", b"unknown").decode()
-    deliveries = int(fields.get(b"n", b"0"))
+    raw, why = fields.get(b"m", b""), fields.get(b"reason", b"unknown").decode("utf-8", "replace")
+    counted = fields.get(b"n", b"")
+    deliveries = int(counted) if counted.isdigit() else 0
     try:
         message = channel.Message(envelope.decode(raw), channel=channel)
         kept = message_of(message)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from bisect import bisect
 from typing import Any
 
 from redis.exceptions import ResponseError
 
+from celery_idem.core.errors import ConfigError
 from celery_idem.lanes.status import QueueState
 from celery_idem.stores.redis.not_ready import patient
 from celery_idem.transport import cluster, envelope, kombu_base, scripts
@@ -82,14 +84,20 @@ class Channel(Consuming):
         return str(self.priority_steps[max(bisect(self.priority_steps, priority) - 1, 0)])
 
     def score_of(self, message: dict[str, Any]) -> float:
-        """The priority as it was given, for a scored lane: any number, the lowest goes first."""
-        try:
-            return float(message["properties"]["priority"])
-        except (KeyError, TypeError, ValueError):
-            return float(self.default_priority)
+        """The priority as it was given, for a scored lane: any number, the lowest goes first.
+
+        What is none (also NaN and infinity, which have no place) counts as the default.
+        """
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+            score = float(message["properties"]["priority"])
+            if math.isfinite(score):
+                return score
+        return float(self.default_priority)
 
     def reprioritise(self, queue: str, name: str, score: float) -> bool:
         """Change the score of the task with this id while it waits in a scored lane."""
+        if not math.isfinite(score):
+            raise ConfigError(f"a score must be a finite number, not {score!r}")
         lane = self.keys.lane(queue)
         return bool(scripts.REPRIORITISE(self.raw, [lane], [name, float(score)]))
 
@@ -152,6 +160,8 @@ class Channel(Consuming):
             self._ttl_ms[queue] = int(arguments["x-expires"])
         if arguments.get("x-queue-type") == "scored":
             rate = float(arguments.get("x-aging-rate", 0.0))
+            if not math.isfinite(rate):
+                raise ConfigError(f"x-aging-rate of {queue} must be a finite number, not {rate!r}")
             self.raw.set(f"{self.keys.lane(queue)}:scored", rate)
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:

@@ -19,8 +19,9 @@ from typing import Any
 from weakref import WeakSet
 
 import redis
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
+from celery_idem.stores.redis.scripts import is_transient
 from celery_idem.transport import scripts
 from celery_idem.transport.keys import ALL_STEPS, FRONT
 from celery_idem.transport.running import tags_that_run, yet_to_run
@@ -38,6 +39,8 @@ PROMOTE_PAUSE_S = 0.02
 GRACE_AFTER_OUTAGE_S = 5.0
 #: Pause between two tries to reach the server, in seconds.
 RETRY_PAUSE_S = 0.5
+#: Pause after which a duty is tried again that the server refused for good, in seconds.
+REFUSED_PAUSE_S = 5.0
 #: An ack that the consumer has not sent after so many seconds is sent by the flusher.
 ACK_PATIENCE_S = 0.02
 #: How long an ack that Celery has put off is waited for while the server can be reached, in
@@ -63,6 +66,11 @@ def _end_the_lingering() -> None:
 Finalize(None, _end_the_lingering, exitpriority=1)
 
 
+def is_refused_for_good(error: BaseException) -> bool:
+    """Whether the server was reached, and will not do it later either."""
+    return isinstance(error, ResponseError) and not is_transient(error)
+
+
 class Keeper:
     """Renews a session's lease, hands out what is due, takes over from the dead."""
 
@@ -79,7 +87,7 @@ class Keeper:
         self._yet_to_run: Collection[Any] = ()
         self._reached_since = time.monotonic()
         self._fresh = True
-        self._audit_at = 0.0
+        self._next_at: dict[str, float] = {}  # of duties that need not be done in every turn
         self._thread = threading.Thread(
             target=self._run, name=f"idem-keeper-{session.name[-8:]}", daemon=True
         )
@@ -118,6 +126,11 @@ class Keeper:
             except redis.RedisError as error:
                 if self._is_over():
                     return
+                if is_refused_for_good(error):
+                    # it was reached, and it may well be that others can do more
+                    logger.error("the keeper's work is refused: %s", error)
+                    time.sleep(min(REFUSED_PAUSE_S, session.terms.lease_s / 3))
+                    continue
                 logger.info("the keeper can't reach the server: %s", error)
                 self._no_sweep_before = time.monotonic() + GRACE_AFTER_OUTAGE_S
                 time.sleep(RETRY_PAUSE_S)
@@ -149,22 +162,53 @@ class Keeper:
         due_ms, over_ms = session.tick(client)
         if session.leapt:
             self._no_sweep_before = time.monotonic() + GRACE_AFTER_OUTAGE_S
-        if time.monotonic() > self._audit_at:
-            session.audit()
-            session.recover(idle_s=AUDIT_EVERY_S / 2)
-            self._audit_at = time.monotonic() + AUDIT_EVERY_S
+        return min(
+            session.terms.lease_s / 3,
+            LONGEST_SLEEP_S,
+            self._do("the audit", self._audit),
+            self._do("what is due", lambda: self._promote(client, due_ms)),
+            self._do("lanes that expire", lambda: self._keep_lanes(client)),
+            self._do("the dead", lambda: self._look_at_the_dead(client, over_ms / 1000)),
+        )
+
+    def _do(self, name: str, duty: Callable[[], float]) -> float:
+        """One duty, and the seconds until it wants to be done again. What the server refuses of it
+        is no outage, and keeps the keeper from no other one."""
+        wait_s = self._next_at.get(name, 0.0) - time.monotonic()
+        if wait_s > 0:
+            return wait_s
+        try:
+            return duty()
+        except ResponseError as error:
+            if not is_refused_for_good(error):
+                raise
+            logger.error("the keeper is refused (%s): %s", name, error)
+            self._next_at[name] = time.monotonic() + REFUSED_PAUSE_S
+            return REFUSED_PAUSE_S
+
+    def _audit(self) -> float:
+        self.session.audit()
+        self.session.recover(idle_s=AUDIT_EVERY_S / 2)
+        self._next_at["the audit"] = time.monotonic() + AUDIT_EVERY_S
+        return AUDIT_EVERY_S
+
+    def _promote(self, client: Any, due_ms: int) -> float:
         while due_ms == 0:
-            moved, due_ms = scripts.PROMOTE(client, [session.keys.due], [PROMOTE_BATCH])
+            moved, due_ms, *failed = scripts.PROMOTE(
+                client, [self.session.keys.due], [PROMOTE_BATCH]
+            )
+            for lane, why in failed:
+                logger.error(
+                    "a delayed message can't be handed out, and is tried again in a minute: %s",
+                    why.decode(),
+                    extra={"lane": lane.decode()},
+                )
             if not moved:
                 break
-        wait_s = min(session.terms.lease_s / 3, LONGEST_SLEEP_S, self._keep_lanes(client))
-        if due_ms >= 0:
-            # not all keepers at the same moment: the first one does it for all
-            pause_s = PROMOTE_PAUSE_S * (1 + random.random())
-            wait_s = min(wait_s, max(due_ms / 1000, pause_s))
-        if over_ms >= 0:
-            wait_s = min(wait_s, self._look_at_the_dead(client, over_ms / 1000))
-        return wait_s
+        if due_ms < 0:
+            return LONGEST_SLEEP_S
+        # not all keepers at the same moment: the first one does it for all
+        return max(due_ms / 1000, PROMOTE_PAUSE_S * (1 + random.random()))
 
     def _keep_lanes(self, client: Any) -> float:
         """Put off the expiry of lanes that are in use, at a third of their time; the seconds until
@@ -178,6 +222,8 @@ class Keeper:
         return max(min(next_at, default=time.monotonic() + LONGEST_SLEEP_S) - time.monotonic(), 0)
 
     def _look_at_the_dead(self, client: Any, over_s: float) -> float:
+        if over_s < 0:
+            return LONGEST_SLEEP_S
         patience_s = self._no_sweep_before - time.monotonic()
         if over_s > 0 or patience_s > 0:
             return max(over_s, patience_s, 0.05) + 0.05 * random.random()

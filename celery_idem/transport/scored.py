@@ -17,7 +17,7 @@ def reprioritise(app: Any, queue: str, task_id: str, score: float) -> bool:
     """Give a task that waits in a scored queue another score; its age goes on counting.
 
     False when it does not wait there (any more). Raises :class:`ConfigError` where the app's
-    broker is not the streams transport.
+    broker is not the streams transport, or the score is no finite number.
     """
     with app.connection_for_write() as connection:
         channel = connection.default_channel

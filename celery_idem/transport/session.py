@@ -27,6 +27,8 @@ logger = logging.getLogger("celery_idem.transport")
 
 #: Messages that one call of the sweep takes over, so that a call stays below some milliseconds.
 SWEEP_BATCH = 200
+#: How often it is said that a sweep can't take something over, in seconds.
+COMPLAIN_EVERY_S = 60.0
 #: More time by the server's clock than by ours between two ticks, in seconds, is a leap.
 LEAP_S = 1.0
 
@@ -81,6 +83,7 @@ class Session:
         self._on_the_way: list[Held] = []  # acks and requeues that were sent, and not answered
         self._requeues: list[Held] = []  # those that could not be sent
         self._oldest_ack_at = 0.0
+        self._complained_at = -COMPLAIN_EVERY_S
         self._lock = threading.Lock()
 
     @property
@@ -330,11 +333,24 @@ class Session:
             keys,
             [self.keys.session_prefix, SWEEP_BATCH, end],
         )
-        for name in dead:
-            logger.warning("took over from a dead worker", extra={"session": name.decode()})
+        for item in dead:
+            if isinstance(item, bytes):
+                logger.warning("took over from a dead worker", extra={"session": item.decode()})
+            else:
+                self._not_taken_over(*item)
         if moved and not end:
             logger.info("%d messages were taken over", moved)
         return bool(more)
+
+    def _not_taken_over(self, lane: bytes, why: bytes) -> None:
+        if time.monotonic() - self._complained_at < COMPLAIN_EVERY_S:
+            return
+        self._complained_at = time.monotonic()
+        logger.error(
+            "what a dead worker held can't be taken over, and is tried again: %s",
+            why.decode(),
+            extra={"lane": lane.decode()},
+        )
 
     def end(self) -> None:
         """Ack what was acked, give everything else back, and be gone. Safe to call again.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import pytest
 import redis
+from kombu import Connection
 
 from celery_idem.transport.keeper import Keeper
 from celery_idem.transport.keys import Keys
@@ -82,6 +84,33 @@ def test_a_servers_clock_that_leaps_ahead_takes_nothing_from_the_living(make_red
     assert not living.lost
     for session in (mine, living):
         session.end()
+
+
+def test_what_the_server_refuses_for_good_keeps_no_keeper_from_the_dead(redis_url, client):
+    pool = redis.ConnectionPool.from_url(redis_url)
+    mine, dead = (Session(Keys(), pool, Terms(lease_s=6)) for _ in range(2))
+    for session in (mine, dead):
+        session.join([Keys().lane("q")])
+    client.zadd("rs:leases", {dead.name: 1})
+    keeper = Keeper(mine, lambda: {Keys().lane("q"): 10**30})  # the server knows no such time
+
+    keeper._turn(mine.client)
+
+    assert client.zscore("rs:leases", dead.name) is None
+    mine.end()
+
+
+def test_a_keeper_that_is_refused_its_sleep_takes_over_from_the_dead(redis_url, client, caplog):
+    caplog.set_level(logging.INFO)
+    client.set("rs:wake", "somebody's own")
+
+    with Connection(streams(redis_url), transport_options={"lease_s": 3}) as connection:
+        connection.default_channel.join(["q"])
+        wait_until(lambda: "the keeper" in caplog.text, what="a sleep that is refused")
+        client.zadd("rs:leases", {"dead": 1})
+        wait_until(lambda: client.zscore("rs:leases", "dead") is None, what="the take-over")
+
+        assert client.zcard("rs:leases") == 1
 
 
 @pytest.mark.slow

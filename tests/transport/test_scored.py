@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 from kombu import Connection, Producer, Queue
 
@@ -138,6 +140,37 @@ def test_workers_wait_for_a_scored_queue_without_polling_and_delays_count(
     order = [key for key in list(effects.keys()) if ":" not in key]
     assert order.index("raised") < order.index("delayed") < order.index("soon")
     assert worker.returncode is None
+
+
+def test_odd_ids_and_scores_keep_no_delayed_message_from_anybody(connection, client):
+    queue = scored(connection)
+    producer = Producer(connection.default_channel)
+    soon = (datetime.now(timezone.utc) + timedelta(seconds=0.3)).isoformat()
+    more = {"task": "t", "eta": soon}
+    for number, id in enumerate((None, True, {"a": 1}, "x")):
+        producer.publish(number, routing_key="s", headers={"id": id, **more}, priority="nan")
+    producer.publish("other", routing_key="o", headers={"id": "y", **more})
+    other = connection.SimpleQueue("o")
+    assert client.zcard("rs:{s}:d") == 4
+
+    connection.default_channel.join(["s", "o"])
+
+    assert other.get(timeout=10).payload == "other"
+    got: list[str] = []
+    wait_until(lambda: got.extend(drain(queue)) or len(got) == 4, what="all four")
+    assert sorted(got) == [0, 1, 2, 3]
+
+
+def test_a_score_is_a_finite_number(connection):
+    queue = scored(connection)
+    send(connection, queue, float("nan"), 1, -1)
+
+    assert drain(queue) == ["-1/2", "nan/0", "1/1"]
+    for score in (float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="a score must be a finite number"):
+            connection.default_channel.reprioritise("s", "id0", score)
+        with pytest.raises(ConfigError, match="x-aging-rate of s must be a finite number"):
+            scored(connection, **{"x-aging-rate": score})
 
 
 def test_other_brokers_are_refused(load_app, redis_url):

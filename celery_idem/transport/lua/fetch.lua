@@ -29,14 +29,24 @@ local function read_group(stream, count)
   return r and r[1][2] or {}
 end
 
+local function is_whole(text) return #text < 16 and string.find(text, '^%d+$') ~= nil end
+
+-- Whether all scripts can count with what stands beside the envelope: anybody may have written it.
+local function is_countable(v)
+  local score = tonumber(v.s or '0')
+  return is_whole(v.n) and is_whole(v.r) and (v.t == '' or is_whole(v.t))
+    and score ~= nil and score == score
+end
+
 -- One entry into the answer, or to the dead ones; 1 when it was taken.
 local function hand_out(lane, base, step, e)
   local id, f, v = e[1], e[2], {n = '0', r = '0', t = '', w = '0'}
   for i = 1, #f, 2 do v[f[i]] = f[i + 1] end
-  local reason = not v.m and 'undecodable' or (most > 0 and tonumber(v.n) >= most and 'poison')
+  local reason = not (v.m and is_countable(v)) and 'undecodable'
+    or (most > 0 and tonumber(v.n) >= most and 'poison')
   if reason then
-    redis.call('XADD', base .. ':dead', '*', 'm', v.m or table.concat(f, ' '), 'n', v.n,
-               'reason', reason)
+    redis.call('XADD', base .. ':dead', '*', 'm', v.m or table.concat(f, ' '),
+               'n', is_whole(v.n) and v.n or '0', 'reason', reason)
     remove(base .. ':' .. step, id)
     return 0
   end
@@ -113,7 +123,7 @@ local function oldest(base)
       if e then
         local sent = tonumber(string.match(e[1], '^%d+'))
         for k = 1, #e[2], 2 do
-          if e[2][k] == 't' and e[2][k + 1] ~= '' then sent = tonumber(e[2][k + 1]) end
+          if e[2][k] == 't' then sent = tonumber(e[2][k + 1]) or sent end
         end
         found = math.min(found or sent, sent)
       end

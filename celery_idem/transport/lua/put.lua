@@ -7,7 +7,7 @@ local base = KEYS[1]
 local stream, rate, id = base .. ':' .. ARGV[1], redis.call('GET', base .. ':scored'), nil
 if rate then
   local t = redis.call('TIME')
-  id = string.format('%s%06d:%s', t[1], t[2], ARGV[6])
+  id = string.format('%s%06d:', t[1], t[2]) .. ARGV[6]
   -- all that waits ages alike, so that the order of any two never changes by itself
   redis.call('ZADD', base .. ':z', tonumber(ARGV[5]) + tonumber(rate) * tonumber(t[1]), id)
   redis.call('HSET', base .. ':b', id, ARGV[4] .. '|' .. ARGV[5] .. '|' .. ARGV[2])

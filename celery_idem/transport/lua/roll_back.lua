@@ -4,6 +4,18 @@
 -- Returns  {moved (delayed ones too: their ETA is in the message), set aside: no envelope in it}
 local base, room, moved, aside = KEYS[1], tonumber(ARGV[1]), 0, 0
 
+local function set_aside(what)
+  redis.call('XADD', base .. ':dead', '*', 'm', what, 'reason', 'undecodable')
+  aside = aside + 1
+end
+
+-- What was taken out to be moved; what there is of it where it holds no envelope.
+local function move(envelope, whole)
+  if not envelope then return set_aside(whole) end
+  redis.call('LPUSH', KEYS[3], envelope)
+  moved = moved + 1
+end
+
 local function undelivered(stream, count)
   local last = nil
   local groups = redis.pcall('XINFO', 'GROUPS', stream)
@@ -26,9 +38,7 @@ for i = 3, #ARGV do
           redis.call('LPUSH', KEYS[i], v.m)
           moved = moved + 1
         else
-          redis.call('XADD', base .. ':dead', '*', 'm', table.concat(e[2], ' '),
-                     'reason', 'undecodable')
-          aside = aside + 1
+          set_aside(table.concat(e[2], ' '))
         end
         redis.call('XDEL', stream, e[1])
       end
@@ -39,10 +49,9 @@ while moved + aside < room do
   local best = redis.call('ZPOPMIN', base .. ':z')
   if not best[1] then break end
   local kept = redis.call('HGET', base .. ':b', best[1])
-  if kept then redis.call('LPUSH', KEYS[3], string.match(kept, '^%d|[^|]*|(.*)$')) end
+  if kept then move(string.match(kept, '^%d|[^|]*|(.*)$'), kept) else moved = moved + 1 end
   redis.call('HDEL', base .. ':b', best[1])
   redis.call('HDEL', base .. ':i', string.sub(best[1], 18))
-  moved = moved + 1
 end
 while moved + aside < room do
   local first = redis.call('ZPOPMIN', base .. ':d')
@@ -50,7 +59,6 @@ while moved + aside < room do
     redis.call('ZREM', KEYS[2], base)
     break
   end
-  redis.call('LPUSH', KEYS[3], string.match(first[1], '^%d+|[^|]*|%d+|%d+|%d+|(.*)$'))
-  moved = moved + 1
+  move(string.match(first[1], '^%d+|[^|]*|%d+|%d+|%d+|(.*)$'), first[1])
 end
 return {moved, aside}

@@ -23,7 +23,7 @@ for _, step in ipairs(ARGV) do
     if first then
       local since = string.match(first[1], '^%d+')
       for k = 1, #first[2], 2 do
-        if first[2][k] == 't' then since = first[2][k + 1] end
+        if first[2][k] == 't' then since = tonumber(first[2][k + 1]) or since end
       end
       oldest = math.max(oldest, now - tonumber(since))
     end

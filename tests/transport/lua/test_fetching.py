@@ -115,6 +115,32 @@ def test_poison_and_what_is_no_message_is_set_aside_and_the_next_ones_come(clien
     assert client.xlen(MAIN) == 1
 
 
+@pytest.mark.parametrize(
+    "odd", [{"n": "x"}, {"n": "1" * 16}, {"r": "-1"}, {"t": "now"}, {"s": "nan"}, {"s": "1|2"}]
+)
+@pytest.mark.parametrize("most", [0, 3])
+def test_what_can_not_be_counted_with_is_set_aside_as_it_is_taken(odd, most, client, alive):
+    """Later, a requeue or a take-over would fail of it, and stop all others."""
+    waits(client, MAIN, m="odd", **odd)
+    waits(client, MAIN, m="good", n="2", r="1", t="5", s="-1.5e+30")
+
+    assert fetch(client, "1,1", most=most)[8::8] == ["good"]
+
+    assert inside(client, DEAD) == [{"m": "odd", "n": "0", "reason": "undecodable"}]
+
+
+def test_a_time_that_is_none_counts_as_the_entrys_own(client, alive):
+    first, second = waits(client, MAIN, t="soon"), waits(client, f"{OTHER}:0", m="second")
+    client.zadd(LEASES, {"me": 10**15})
+
+    assert 0 <= status(client)[5] < 60_000
+    answer = fetch(client, lanes=[LANE, OTHER], promises=[0, HOUR_MS], free="00")
+    assert answer == [0], "it was set aside"
+    answer = fetch(client, lanes=[LANE, OTHER], promises=[0, HOUR_MS], free="00")
+    assert answer[8::8] == ["second"]
+    assert first < second
+
+
 @pytest.mark.parametrize(("most", "taken"), [(0, 1), (1, 0), (2, 1)])
 def test_so_many_deliveries_and_no_more_or_any_number(most, taken, client, alive):
     waits(client, MAIN, n="1")

@@ -200,6 +200,19 @@ def test_scored_and_delayed_messages_go_back_in_their_order(client):
     assert client.exists(LATER, f"{LANE}:z", f"{LANE}:b", f"{LANE}:i") == 0
 
 
+def test_what_is_odd_among_scored_and_delayed_messages_is_set_aside(client):
+    for number, kept in enumerate(("odd", "0|1|good")):
+        id = f"{number:016d}:a{number}"
+        client.zadd(f"{LANE}:z", {id: number})
+        client.hset(f"{LANE}:b", id, kept)
+    client.zadd(LATER, {"junk": 1, "01|3|0|0|0|late": 2})
+
+    assert roll_back(client) == [2, 2]
+
+    assert client.lrange("front", 0, -1) == ["late", "good"]
+    assert [it["m"] for it in inside(client, DEAD)] == ["odd", "junk"]
+
+
 # -- other scores
 
 
@@ -218,6 +231,8 @@ def test_another_score_keeps_the_age_and_the_message(client):
     assert scripts.REPRIORITISE(client, [LANE], ["name", "7"]) == 1
     assert client.zscore(f"{LANE}:z", id) == 7
     assert scripts.REPRIORITISE(client, [LANE], ["other", "7"]) == 0
+    client.hdel(f"{LANE}:b", id)
+    assert scripts.REPRIORITISE(client, [LANE], ["name", "9"]) == 0
     client.zrem(f"{LANE}:z", id)
     assert scripts.REPRIORITISE(client, [LANE], ["name", "7"]) == 0
     assert client.exists(f"{LANE}:z") == 0

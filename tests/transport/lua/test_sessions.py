@@ -8,6 +8,7 @@ import redis
 from tests.support.waiting import wait_until
 from tests.transport.lua.acting import (
     BELL,
+    DEAD,
     DUE,
     DYING,
     FRONT,
@@ -176,6 +177,47 @@ def test_held_messages_that_were_deleted_cost_no_other_one(most, client):
 
     assert [fields["m"] for fields in inside(client, FRONT)] == ["kept"]
     assert held_by(client, MAIN) == {}
+
+
+def test_what_is_held_and_no_message_is_set_aside_and_stops_no_take_over(client):
+    """Somebody put it there by hand, and took it with the workers' group."""
+    client.zadd(LEASES, {"dead": 1})
+    client.sadd(f"{SESSIONS}dead", LANE)
+    holds(client, "dead", MAIN, m="odd", n="x")
+    entry = client.xadd(MAIN, {"x": "y"})
+    client.xreadgroup("w", "dead", {MAIN: ">"})
+    holds(client, "dead", MAIN, m="good")
+
+    assert sweep(client) == [3, 0, "dead"]
+
+    assert [it["m"] for it in inside(client, FRONT)] == ["good"]
+    assert inside(client, DEAD) == [
+        {"m": "odd", "n": "0", "reason": "undecodable"},
+        {"m": "x y", "n": "0", "reason": "undecodable"},
+    ]
+    assert held_by(client, MAIN) == {}
+    assert entry not in [it for it, _ in client.xrange(MAIN)]
+
+
+def test_a_lane_that_can_not_be_cleared_stops_no_other_one_and_is_tried_again(client):
+    client.zadd(LEASES, {"dead": 1, "other": 2})
+    client.set(FRONT, "somebody's own")
+    for session in ("dead", "other"):
+        client.sadd(f"{SESSIONS}{session}", LANE, OTHER)
+        holds(client, session, f"{OTHER}:0", m=session)
+    entry = holds(client, "dead", MAIN)
+
+    moved, more, *dead, [lane, why] = sweep(client)
+
+    assert (moved, more, dead, lane) == (2, 1, ["dead", "other"], LANE)
+    assert "WRONGTYPE" in why
+    assert [it["m"] for it in inside(client, f"{OTHER}:f")] == ["dead", "other"]
+    assert client.zrange(DYING, 0, -1) == ["dead"]
+    assert held_by(client, MAIN) == {entry: "dead"}
+    assert sweep(client)[:2] == [0, 0], "no more to do for now"
+    client.delete(FRONT)
+    assert sweep(client) == [1, 0]
+    assert client.exists(DYING) == 0
 
 
 def test_a_session_that_ends_itself_is_swept_at_once_and_wakes_another(client):

@@ -7,6 +7,7 @@ import pytest
 from celery_idem.transport import scripts
 from tests.transport.lua.acting import (
     BELL,
+    DEAD,
     DUE,
     FRONT,
     HOUR_MS,
@@ -232,6 +233,91 @@ def test_a_due_message_of_a_scored_lane_gets_its_place(client):
     [us] = {place[:16] for place in kept}
     assert set(kept) == {f"{us}:x", f"{us}:x+", f"{us}:unnamed", f"{us}:unnamed+"}
     assert names == {"x": f"{us}:x+", "unnamed": f"{us}:unnamed+"}
+
+
+@pytest.mark.parametrize("id", ["null", "true", "false", '{"a": 1}', "[]"])
+def test_an_id_that_is_no_name_stops_no_message(id, client):
+    body = f'{{"headers": {{"id": {id}}}}}'
+    client.zadd(LATER, {f"0001|s1|0|0|0|{body}": 1})
+    client.zadd(f"{OTHER}:d", {"0001|0|0|0|0|good": 2})
+    client.zadd(DUE, {LANE: 1, OTHER: 2})
+
+    assert promote(client) == [2, -1]
+
+    assert list(client.hgetall(f"{LANE}:b").values()) == [f"1|1|{body}"]
+    assert inside(client, f"{OTHER}:0") == [{"m": "good", "w": "1"}]
+
+
+def test_a_number_is_a_name_as_for_whom_puts_it_there_at_once(client):
+    client.zadd(LATER, {'0001|s1|0|0|0|{"headers": {"id": 17}}': 1})
+    client.zadd(DUE, {LANE: 1})
+
+    promote(client)
+
+    assert client.hkeys(f"{LANE}:i") == ["17"]
+
+
+@pytest.mark.parametrize("score", ["nan", "-nan", "", "soon"])
+def test_a_score_that_is_no_number_counts_as_zero(score, client):
+    client.set(f"{LANE}:scored", "1")
+    client.zadd(LATER, {f"0001|s{score}|0|0|0|body": 1})
+    client.zadd(DUE, {LANE: 1})
+
+    assert promote(client) == [1, -1]
+
+    [(place, points)] = client.zrange(f"{LANE}:z", 0, -1, withscores=True)
+    assert points == int(place[:10])
+    assert client.hvals(f"{LANE}:b") == ["1|0|body"]
+
+
+def test_what_is_no_delayed_message_is_set_aside_and_the_next_ones_come(client):
+    client.zadd(LATER, {"0001|f|-9223372036854775808|1|5|huge": 1, "junk": 2, "0002|0|0|0|0|x": 3})
+    client.zadd(DUE, {LANE: 1})
+
+    assert promote(client) == [3, -1]
+
+    assert inside(client, MAIN) == [{"m": "x", "w": "1"}]
+    assert inside(client, DEAD) == [
+        {"m": "0001|f|-9223372036854775808|1|5|huge", "n": "0", "reason": "undecodable"},
+        {"m": "junk", "n": "0", "reason": "undecodable"},
+    ]
+    assert client.exists(LATER) == 0
+
+
+def test_what_can_not_be_handed_out_waits_a_minute_and_the_next_ones_come(client):
+    """A key of another kind stands in its way."""
+    now = now_ms(client)
+    client.set(f"{LANE}:3", "somebody's own")
+    client.zadd(LATER, {"0001|3|0|0|0|stuck": 1, "0002|0|0|0|0|free": 2})
+    client.zadd(f"{OTHER}:d", {"0001|0|0|0|0|other": 1})
+    client.zadd(DUE, {LANE: 1, OTHER: 2})
+
+    moved, due_in, [lane, why] = promote(client)
+
+    assert moved == 2
+    assert 0 < due_in <= 60_000
+    assert lane == LANE
+    assert "WRONGTYPE" in why
+    assert inside(client, MAIN) == [{"m": "free", "w": "1"}]
+    assert inside(client, f"{OTHER}:0") == [{"m": "other", "w": "1"}]
+    [(member, due)] = client.zrange(LATER, 0, -1, withscores=True)
+    assert member == "0001|3|0|0|0|stuck"
+    assert now + 60_000 <= due <= now_ms(client) + 60_000
+    assert client.zscore(DUE, LANE) == due
+
+
+def test_a_lane_that_can_not_be_looked_at_waits_a_minute_and_the_others_come(client):
+    now = now_ms(client)
+    client.set(LATER, "somebody's own")
+    client.zadd(f"{OTHER}:d", {"0001|0|0|0|0|other": 1})
+    client.zadd(DUE, {LANE: 1, OTHER: 2})
+
+    moved, _, [lane, why] = promote(client)
+
+    assert (moved, lane) == (1, LANE)
+    assert "WRONGTYPE" in why
+    assert inside(client, f"{OTHER}:0") == [{"m": "other", "w": "1"}]
+    assert now + 60_000 <= client.zscore(DUE, LANE) <= now_ms(client) + 60_000
 
 
 # -- moving from stock

@@ -73,8 +73,9 @@ def test_a_lower_number_is_more_urgent_as_with_kombus_redis(connection):
     assert got == [0, 3, 6, 9]
 
 
-def test_a_requeued_message_comes_again_later_each_time_with_its_count(connection):
-    queue = connection.SimpleQueue("q")
+@pytest.mark.parametrize("arguments", [{}, {"x-queue-type": "scored"}], ids=["plain", "scored"])
+def test_a_requeued_message_comes_again_later_each_time_with_its_count(arguments, connection):
+    queue = connection.SimpleQueue("q", queue_args=arguments)
     queue.put("again")
     counts, pauses = [], []
 

@@ -58,10 +58,11 @@ def test_an_envelope_needs_no_headers(connection, client):
     assert (message.body, message.headers) == (b"hello", {})
 
 
-def test_a_poisonous_message_is_set_aside_after_so_many_deliveries(redis_url, client):
+@pytest.mark.parametrize("arguments", [{}, {"x-queue-type": "scored"}], ids=["plain", "scored"])
+def test_a_poisonous_message_is_set_aside_after_so_many_deliveries(arguments, redis_url, client):
     options = {"max_deliveries": 3, "requeue_delay_s": 0.01}
     with Connection(streams(redis_url), transport_options=options) as connection:
-        queue = connection.SimpleQueue("q")
+        queue = connection.SimpleQueue("q", queue_args=arguments)
         queue.put("poison")
         for _ in range(3):
             queue.get(timeout=5).requeue()

@@ -57,6 +57,21 @@ local function hand_out(lane, base, step, e)
   return 1
 end
 
+-- What is kept of a scored message, as fields: it has counts only where it came back.
+local function fields_of(kept, id)
+  local v = {}
+  v.w, v.s, v.n, v.r, v.t, v.m = string.match(kept, '^(%d)|([^|]*)|(%d+)|(%d+)|(%d+)|(.*)$')
+  if not v.m then
+    v.w, v.s, v.m = string.match(kept, '^(%d)|([^|]*)|(.*)$')
+    v.t = string.sub(id, 1, 13)
+  end
+  local fields = {'m', v.m or kept}
+  for _, name in ipairs({'w', 's', 't', 'n', 'r'}) do
+    if v[name] then fields[#fields + 1], fields[#fields + 2] = name, v[name] end
+  end
+  return fields
+end
+
 -- In a scored lane the best ones are put into the stream as they are taken, and so held like all.
 local function draw(base, count)
   local drawn = redis.call('ZPOPMIN', base .. ':z', count)
@@ -64,9 +79,7 @@ local function draw(base, count)
     local id = drawn[i]
     local kept = redis.call('HGET', base .. ':b', id)
     if kept then
-      local waited, score, body = string.match(kept, '^(%d)|([^|]*)|(.*)$')
-      redis.call('XADD', base .. ':' .. main, '*', 'm', body, 'w', waited, 's', score,
-                 't', string.sub(id, 1, 13))
+      redis.call('XADD', base .. ':' .. main, '*', unpack(fields_of(kept, id)))
       redis.call('HDEL', base .. ':b', id)
     end
     local name = string.sub(id, 18)

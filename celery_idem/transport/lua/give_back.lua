@@ -15,7 +15,7 @@ local function give_back(stream, step, id)
     local v = {n = '0', r = '0', w = '0', t = string.match(id, '^%d+')}
     for i = 1, #e[2], 2 do v[e[2][i]] = e[2][i + 1] end
     redis.call('XADD', base .. ':f', '*', 'm', v.m, 'n', tonumber(v.n) + 1, 'r', v.r, 't', v.t,
-               'w', v.w)
+               'w', v.w, unpack(v.s and {'s', v.s} or {}))
     given = given + 1
   end
   redis.call('XDEL', stream, id)

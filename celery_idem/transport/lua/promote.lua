@@ -27,15 +27,17 @@ local function name_of(body)
   return 'unnamed'
 end
 
-local function place_by_score(base, score, body)
+local function place_by_score(base, score, n, r, since, body)
   local points = tonumber(score)
   if not points or points ~= points then score, points = '0', 0 end
+  local us = tonumber(since) > 0 and tonumber(since) * 1000 or now_us
   local rate = tonumber(redis.call('GET', base .. ':scored') or '0')
   local name = name_of(body)
-  local id = string.format('%016.0f:', now_us) .. name
+  local id = string.format('%016.0f:', us) .. name
   while redis.call('HEXISTS', base .. ':b', id) == 1 do id = id .. '+' end
-  redis.call('ZADD', base .. ':z', points + rate * math.floor(now_us / 1000000), id)
-  redis.call('HSET', base .. ':b', id, '1|' .. score .. '|' .. body)
+  redis.call('ZADD', base .. ':z', points + rate * math.floor(us / 1000000), id)
+  local counts = n == '0' and '' or n .. '|' .. r .. '|' .. since .. '|'
+  redis.call('HSET', base .. ':b', id, '1|' .. score .. '|' .. counts .. body)
   redis.call('HSET', base .. ':i', name, id)
 end
 
@@ -44,7 +46,7 @@ local function hand_over(base, member)
   if not step then
     redis.call('XADD', base .. ':dead', '*', 'm', member, 'n', '0', 'reason', 'undecodable')
   elseif string.sub(step, 1, 1) == 's' then
-    place_by_score(base, string.sub(step, 2), body)
+    place_by_score(base, string.sub(step, 2), n, r, since, body)
   elseif n == '0' then
     redis.call('XADD', base .. ':' .. step, '*', 'm', body, 'w', '1')
   else

@@ -49,7 +49,12 @@ while moved + aside < room do
   local best = redis.call('ZPOPMIN', base .. ':z')
   if not best[1] then break end
   local kept = redis.call('HGET', base .. ':b', best[1])
-  if kept then move(string.match(kept, '^%d|[^|]*|(.*)$'), kept) else moved = moved + 1 end
+  if kept then
+    local again = string.match(kept, '^%d|[^|]*|%d+|%d+|%d+|(.*)$')
+    move(again or string.match(kept, '^%d|[^|]*|(.*)$'), kept)
+  else
+    moved = moved + 1
+  end
   redis.call('HDEL', base .. ':b', best[1])
   redis.call('HDEL', base .. ':i', string.sub(best[1], 18))
 end

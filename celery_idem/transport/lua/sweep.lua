@@ -32,7 +32,7 @@ local function back_to_front(base, id, fields)
     return
   end
   redis.call('XADD', base .. ':f', '*', 'm', v.m, 'n', tonumber(v.n) + 1, 'r', v.r, 't', v.t,
-             'w', v.w)
+             'w', v.w, unpack(v.s and {'s', v.s} or {}))
 end
 
 local function take_over(stream, base, session)

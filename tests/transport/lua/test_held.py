@@ -198,6 +198,14 @@ def test_what_is_named_is_given_back_to_the_front(client):
     assert client.llen(BELL) == 1
 
 
+def test_what_is_given_back_keeps_its_score_for_a_requeue(client):
+    give_back(client, "these", ["0", holds(client, "me", MAIN, s="2.5", t="44")])
+
+    assert inside(client, FRONT) == [
+        {"m": "body", "n": "1", "r": "0", "t": "44", "w": "0", "s": "2.5"}
+    ]
+
+
 def test_what_a_server_refuses_for_now_is_not_acked(client):
     """To be sent again: it is no ack that comes too late."""
     entry = holds(client, "me", MAIN)

@@ -201,7 +201,7 @@ def test_scored_and_delayed_messages_go_back_in_their_order(client):
 
 
 def test_what_is_odd_among_scored_and_delayed_messages_is_set_aside(client):
-    for number, kept in enumerate(("odd", "0|1|good")):
+    for number, kept in enumerate(("odd", "1|1|3|2|1234567890123|good")):
         id = f"{number:016d}:a{number}"
         client.zadd(f"{LANE}:z", {id: number})
         client.hset(f"{LANE}:b", id, kept)

@@ -199,6 +199,18 @@ def test_what_is_held_and_no_message_is_set_aside_and_stops_no_take_over(client)
     assert entry not in [it for it, _ in client.xrange(MAIN)]
 
 
+def test_what_is_taken_over_keeps_its_score_for_a_requeue(client):
+    client.zadd(LEASES, {"dead": 1})
+    client.sadd(f"{SESSIONS}dead", LANE)
+    holds(client, "dead", MAIN, s="2.5", t="44")
+
+    sweep(client)
+
+    assert inside(client, FRONT) == [
+        {"m": "body", "n": "1", "r": "0", "t": "44", "w": "0", "s": "2.5"}
+    ]
+
+
 def test_a_lane_that_can_not_be_cleared_stops_no_other_one_and_is_tried_again(client):
     client.zadd(LEASES, {"dead": 1, "other": 2})
     client.set(FRONT, "somebody's own")

@@ -16,12 +16,14 @@ from tests.transport.lua.acting import (
     MAIN,
     OTHER,
     WAKE,
+    fetch,
     inside,
     keep,
     now_ms,
     promote,
     put,
     put_later,
+    requeue,
     timed,
     waits,
 )
@@ -233,6 +235,30 @@ def test_a_due_message_of_a_scored_lane_gets_its_place(client):
     [us] = {place[:16] for place in kept}
     assert set(kept) == {f"{us}:x", f"{us}:x+", f"{us}:unnamed", f"{us}:unnamed+"}
     assert names == {"x": f"{us}:x+", "unnamed": f"{us}:unnamed+"}
+
+
+def test_what_comes_back_to_a_scored_lane_keeps_its_counts_and_its_age(client, alive):
+    since = 1_234_567_890_123
+    client.set(f"{LANE}:scored", "2")
+    client.zadd(LATER, {f'0001|s1.5|3|2|{since}|{{"headers": {{"id": "x"}}}}': 1})
+    client.zadd(DUE, {LANE: 1})
+
+    assert promote(client) == [1, -1]
+
+    place = f"{since}000:x"
+    body = '{"headers": {"id": "x"}}'
+    assert client.zrange(f"{LANE}:z", 0, -1, withscores=True) == [(place, 1.5 + 2 * 1_234_567_890)]
+    assert client.hgetall(f"{LANE}:b") == {place: f"1|1.5|3|2|{since}|{body}"}
+    assert scripts.REPRIORITISE(client, [LANE], ["x", "7"]) == 1
+    assert client.hgetall(f"{LANE}:b") == {place: f"1|7|3|2|{since}|{body}"}
+
+    [_, _, step, entry, *rest] = fetch(client)
+
+    assert (step, rest) == ("0", ["3", "2", str(since), "1", body])
+    assert inside(client, MAIN) == [
+        {"m": body, "w": "1", "s": "7", "t": str(since), "n": "3", "r": "2"}
+    ]
+    assert requeue(client, entry) == [1, 3, 200]
 
 
 @pytest.mark.parametrize("id", ["null", "true", "false", '{"a": 1}', "[]"])

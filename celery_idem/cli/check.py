@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,7 +73,7 @@ def check(
         for it in wanted:
             click.echo(f"{it.id}  {it.severity.word:<7}  {it.about}")
         return
-    project = Project(_app(ctx), rabbitmq_api=rabbitmq_api, patience_s=timeout_s)
+    project = _project(_app(ctx), rabbitmq_api=rabbitmq_api, patience_s=timeout_s)
     report = run(project, wanted)
     _FORMS["json" if as_json else form](report, fail_level)
     ctx.exit(exit_code(report, fail_level, require_all))
@@ -103,6 +104,16 @@ def _app(ctx: click.Context) -> Any:
     if missing := no_app():  # it would find nothing, in nothing
         raise click.UsageError(missing)
     return app
+
+
+def _project(app: Any, **options: Any) -> Project:
+    """Whatever a module of the project raises while it is imported is no finding, and no fault of
+    the command: Celery says so of the app's own module in the same way."""
+    try:
+        return Project(app, **options)
+    except Exception as error:
+        trace = traceback.format_exc()
+        raise click.UsageError(f"the project can't be imported:\n\n{trace}") from error
 
 
 # -- what a person reads

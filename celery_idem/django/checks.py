@@ -8,6 +8,7 @@ celery_idem.E004    the tables are missing (``check --database default``)
 celery_idem.W001    records or dead letters are kept in SQLite
 celery_idem.W002    the database's character set can't keep every key
 celery_idem.W003    there, a transaction that reads before it writes fails when others have written
+celery_idem.W004    some of the doctor's checks could not be made, and why
 =================== ===========================================================================
 """
 
@@ -33,7 +34,7 @@ from celery_idem.django.store import DjangoStore
 from celery_idem.doctor.checks import CHECKS
 from celery_idem.doctor.finding import Severity
 from celery_idem.doctor.project import Project
-from celery_idem.doctor.runner import Found, chosen, run
+from celery_idem.doctor.runner import Found, Report, chosen, run
 from celery_idem.stores.tiered import TieredStore
 
 #: Celery runs Django's checks when it imports tasks, and a check of tasks imports them.
@@ -56,7 +57,7 @@ def check_project(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
         report = run(Project(current_app), chosen(CHECKS, servers=False, source=False))
     finally:
         _importing.now = False
-    return [_message(found) for found in report.at_least(Severity.WARNING)]
+    return [*map(_message, report.at_least(Severity.WARNING)), *_not_made(report)]
 
 
 @register("celery_idem")
@@ -86,6 +87,23 @@ def _message(found: Found) -> CheckMessage:
     return kind(
         text, hint=finding.remedy, obj=finding.task or None, id=f"celery_idem.{found.check.id}"
     )
+
+
+def _not_made(report: Report) -> list[CheckMessage]:
+    """What could not be checked is not right by that. A setting that is wrong is said already."""
+    said = any(found.check.id == "IDEM001" for found in report.found)
+    reasons: dict[str, list[str]] = {}
+    for it in report.unchecked:
+        if not (said and it.by_settings):
+            reasons.setdefault(it.reason, []).append(it.check.id)
+    return [
+        Warning(
+            f"not checked: {', '.join(ids)}: {reason}",
+            hint=f"manage.py idem check {' '.join(f'--only {it}' for it in ids)}",
+            id="celery_idem.W004",
+        )
+        for reason, ids in reasons.items()
+    ]
 
 
 @register(Tags.database)

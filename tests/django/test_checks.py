@@ -19,6 +19,7 @@ from celery_idem import IdempotentTask
 from celery_idem.binding import Binding
 from celery_idem.django import checks
 from celery_idem.django.store import DjangoStore
+from celery_idem.doctor.finding import Check, Severity
 from tests.conformance.asking import ask
 from tests.django import databases
 from tests.django.databases import POSTGRES, as_default
@@ -236,6 +237,23 @@ def test_a_retention_shorter_than_twice_the_retry_window_is_an_error_with_the_su
     assert messages.keys() == {"celery_idem.IDEM002", "celery_idem.IDEM014"}
     assert "retention 60 s" in messages["celery_idem.IDEM002"].msg
     assert messages["celery_idem.IDEM002"].hint == f"retention_s={2 * (8 * 180 + 3600)}"
+
+
+def test_checks_that_could_not_be_made_are_said_with_their_reason(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Any) -> list[Any]:
+        raise AttributeError("'str' object has no attribute 'name'")
+
+    settings(store="memory")
+    two = [Check(f"IDEM99{n}", "fails", Severity.INFO, fails) for n in (1, 2)]
+    monkeypatch.setattr(checks, "CHECKS", two)
+
+    (message,) = checks.check_project()
+
+    assert message.id == "celery_idem.W004"
+    assert message.msg.startswith("not checked: IDEM991, IDEM992: the check itself failed")
+    assert message.hint == "manage.py idem check --only IDEM991 --only IDEM992"
 
 
 def test_a_missing_table_does_not_keep_migrate_from_making_it(

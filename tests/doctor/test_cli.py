@@ -94,6 +94,19 @@ def test_a_project_that_can_not_be_imported_is_wrong_usage(celery, tmp_path):
     assert celery().returncode == 2
 
 
+@pytest.mark.parametrize("broken", ["import nothing_of_this_name", "1 / 0"])
+def test_so_is_a_task_module_that_can_not_be_imported(celery, tmp_path, broken):
+    (tmp_path / "shop.py").write_text(f"{PROJECT}\napp.conf.include = ['mails']\n")
+    (tmp_path / "mails.py").write_text(broken)
+
+    done = celery("--no-servers")
+
+    assert done.returncode == 2
+    assert "the project can't be imported" in done.stderr
+    assert "mails.py" in done.stderr
+    assert done.stdout == ""
+
+
 def invoke(*words: str, report: Report | None = None) -> tuple[int, str]:
     """The command in this process, on a report that is already there."""
     with pytest.MonkeyPatch.context() as patch:

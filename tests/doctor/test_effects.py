@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("packages")
         "requests.request('POST', 'https://x/orders')",
         "requests.request(method='POST', url='https://x/orders')",
         "method = 'POST'\nsession.request(method, 'https://x/orders')",
+        "requests.post('https://x/orders', {'token': order})",
         "httpx.patch('https://x/orders')",
         "with httpx.Client() as client:\n    client.post('https://x/orders')",
         "client = httpx.Client(timeout=5)\nclient.post('https://x/orders')",
@@ -55,6 +56,7 @@ def test_an_effect_of_a_late_ack_task_without_a_key_is_found(body, effect):
         "q = urllib.request.Request('https://x', data=b'', method='PUT')\n"
         "urllib.request.urlopen(q)",
         "requests.post('https://x/oauth/token')",
+        "requests.request('POST', 'https://x/search', json={})",
         "requests.post(f'{order.host}/search', json={})",
         "url = 'https://x/graphql'\nrequests.post(url, json={})",
         "requests.post('https://x', headers={'Idempotency-Key': order})",

@@ -240,7 +240,10 @@ def _has_a_body(call: ast.Call) -> bool:
 
 
 def _only_asks(call: ast.Call, names: Names) -> bool:
-    addresses = [*call.args[:2], *(it.value for it in call.keywords if it.arg == "url")]
+    # request("POST", url): what stands behind the address is what is sent
+    place = 1 if names.resolve(call.func).rpartition(".")[2] in ("request", "stream") else 0
+    addresses = [*call.args[place : place + 1]]
+    addresses += (it.value for it in call.keywords if it.arg == "url")
     return any(words_of(it, names) & _ASKS for it in addresses)
 
 

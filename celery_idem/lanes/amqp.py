@@ -175,7 +175,8 @@ class AmqpFetch:
 
         def run() -> None:
             self._due.discard(what)
-            act(*args)
+            if self._worker.fetch is self:  # else the connection is another one by now
+                act(*args)
 
         self._consumer.call_soon(run)
 

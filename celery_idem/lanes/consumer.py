@@ -305,6 +305,7 @@ class LaneStep(bootsteps.StartStopStep):
         ack_at_once(consumer)
         if lanes.fetches:
             _say_what_is_replaced(consumer.app)
+        _stop_asking_at_once(consumer, lanes)
         self._receiver = _receiver(lanes)
         signals.task_received.connect(self._receiver, sender=consumer, weak=False)
 
@@ -330,9 +331,22 @@ class LaneStep(bootsteps.StartStopStep):
             timer = getattr(self, "_timer", None)
             if timer is not None:
                 timer.cancel()
+            lanes.fetch = None
             lanes.forget_waiting()
 
     shutdown = stop
+
+
+def _stop_asking_at_once(consumer: Any, lanes: WorkerLanes) -> None:
+    """Ask a lost connection for nothing more, not even while Celery closes it: green threads end
+    their jobs meanwhile, and a message that comes by a connection which nobody reads is lost."""
+    mourn: Callable[[BaseException], None] = consumer.on_connection_error_after_connected
+
+    def on_connection_error(error: BaseException) -> None:
+        lanes.fetch = None
+        mourn(error)
+
+    consumer.on_connection_error_after_connected = on_connection_error
 
 
 def _check_reserves(lanes: WorkerLanes) -> None:

@@ -67,6 +67,15 @@ def note(lane: str, number: int, busy_s: float = 0.0, sent_s: float = 0.0) -> No
         time.sleep(busy_s)
 
 
+@app.task(shared=False, name="lanes.held")
+def held(key: str, gate: str) -> None:
+    """Note that it runs, and its end, which comes when there is a file of this name."""
+    Effects.from_env().bump(key)
+    while not os.path.exists(gate):
+        time.sleep(0.02)
+    Effects.from_env().bump(f"{key}:end")
+
+
 @app.task(shared=False, name="lanes.stubborn", soft_time_limit=1)
 def stubborn(key: str) -> None:
     """Note that the soft time limit has come, and go on for a while."""

@@ -23,7 +23,7 @@ DEFAULT_DAYS = 7
 @click.option("--days", type=click.IntRange(1, RUN_TIMES_DAYS), default=DEFAULT_DAYS,
               show_default=True, help="Days to go by, today included.")  # fmt: skip
 @click.option("--task", "tasks", multiple=True, metavar="PATTERN",
-              help="Only these tasks, for example 'shop.*'. Several times.")  # fmt: skip
+              help="Limits for these tasks only, for example 'shop.*'. Several times.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--block", "only_block", is_flag=True, help="Print only the lines to paste.")
 @click.option("--django", is_flag=True, help="Lines to paste for Django's settings.")
@@ -54,7 +54,12 @@ def tune(
     if as_json:
         click.echo(json.dumps(as_data(advice), indent=2))
         return
-    paste = block(advice.proposals, advice.facts.lanes, django=django)
+    paste = block(
+        advice.proposals,
+        advice.facts.lanes,
+        django=django,
+        annotations_merge=advice.facts.annotations_merge,
+    )
     if only_block:
         click.echo(paste)
         return

@@ -8,34 +8,73 @@ from typing import Any
 
 from celery_idem.tuning.facts import LaneFacts, Proposal
 
+_APP_PLACES = ("idem", "broker_transport_options", "conf")
+_OF_LANES = ("reserve", "weight")
+_LIMITS = ("time_limit", "soft_time_limit")
+
 
 def block(
-    proposals: Sequence[Proposal], lanes: Sequence[LaneFacts], *, django: bool = False
+    proposals: Sequence[Proposal],
+    lanes: Sequence[LaneFacts],
+    *,
+    django: bool = False,
+    annotations_merge: bool = True,
 ) -> str:
-    """Only what changes; empty when everything fits."""
+    """Only what changes; empty when everything fits. What is set already and not proposed stays.
+
+    ``annotations_merge=False``: ``task_annotations`` is no dict, so what belongs to single tasks is
+    said in comments.
+    """
     changes = [proposal for proposal in proposals if proposal.changes]
-    return "\n".join(_lines(changes, lanes, django))
-
-
-def _lines(changes: Sequence[Proposal], lanes: Sequence[LaneFacts], django: bool) -> Iterator[str]:
-    idem: dict[str, Any] = {p.setting: p.proposed for p in changes if p.place == "idem"}
-    if any(p.place.startswith("lanes.") for p in changes):
-        idem["lanes"] = _lanes(changes, lanes)
-    yield from _update("idem", idem, django)
-    options = {p.setting: p.proposed for p in changes if p.place == "broker_transport_options"}
-    yield from _update("broker_transport_options", options, django)
-    for p in changes:
-        if p.place == "conf":
-            yield f"{_name(p.setting, django)} = {json.dumps(_plain(p.proposed))}"
+    lines = [*_app_lines(changes, lanes, django)]
     tasks: dict[str, dict[str, Any]] = {}
     for p in changes:
-        if p.place not in ("idem", "broker_transport_options", "conf") and not _is_lane(p):
+        if _room(p) == "task":
             tasks.setdefault(p.place, {})[p.setting] = p.proposed
-    yield from _update("task_annotations", tasks, django)
+    if tasks:
+        lines += _annotations(tasks, django) if annotations_merge else _comments(tasks)
+    return "\n".join(lines)
 
 
-def _is_lane(proposal: Proposal) -> bool:
-    return proposal.place.startswith("lanes.")
+def _room(proposal: Proposal) -> str:
+    """Where it goes. A task may have the name of a lane's place, or of a setting."""
+    if proposal.place in _APP_PLACES and proposal.setting not in _LIMITS:
+        return proposal.place
+    if proposal.place.startswith("lanes.") and proposal.setting in _OF_LANES:
+        return "lanes"
+    return "task"
+
+
+def _app_lines(
+    changes: Sequence[Proposal], lanes: Sequence[LaneFacts], django: bool
+) -> Iterator[str]:
+    idem: dict[str, Any] = {p.setting: p.proposed for p in changes if _room(p) == "idem"}
+    if any(_room(p) == "lanes" for p in changes):
+        idem["lanes"] = _lanes(changes, lanes)
+    yield from _update("idem", idem, django)
+    options = {p.setting: p.proposed for p in changes if _room(p) == "broker_transport_options"}
+    yield from _update("broker_transport_options", options, django)
+    for p in changes:
+        if _room(p) == "conf":
+            yield f"{_name(p.setting, django)} = {json.dumps(_plain(p.proposed))}"
+
+
+def _annotations(tasks: dict[str, dict[str, Any]], django: bool) -> Iterator[str]:
+    """A task's other annotations stay, as those of other tasks do."""
+    yield f"_annotations = {_given('task_annotations', django)} or {{}}"
+    yield f"{_name('task_annotations', django)} = {{"
+    yield "    **_annotations,"
+    for task, values in tasks.items():
+        said = ", ".join(f"{json.dumps(k)}: {json.dumps(_plain(v))}" for k, v in values.items())
+        name = json.dumps(task)
+        yield f"    {name}: {{**_annotations.get({name}, {{}}), {said}}},"
+    yield "}"
+
+
+def _comments(tasks: dict[str, dict[str, Any]]) -> Iterator[str]:
+    yield "# task_annotations is no dict: to be set in it, or on the tasks"
+    for task, values in tasks.items():
+        yield f"# {task}: {', '.join(f'{k}={json.dumps(_plain(v))}' for k, v in values.items())}"
 
 
 def _lanes(changes: Sequence[Proposal], lanes: Sequence[LaneFacts]) -> dict[str, Any]:
@@ -52,7 +91,8 @@ def _lanes(changes: Sequence[Proposal], lanes: Sequence[LaneFacts]) -> dict[str,
             given["reserve"] = lane.reserve
         if lane.deadline_s is not None:
             given["deadline"] = lane.deadline_s
-        given.update({p.setting: p.proposed for p in changes if p.place == f"lanes.{lane.name}"})
+        mine = [p for p in changes if p.place == f"lanes.{lane.name}" and _room(p) == "lanes"]
+        given.update({p.setting: p.proposed for p in mine})
         found[lane.name] = given["weight"] if list(given) == ["weight"] else given
     return found
 

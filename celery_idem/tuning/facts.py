@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery_idem.core.histogram import Histogram
@@ -25,8 +26,20 @@ class TaskFacts:
     lease_s: float | None = None  #: its own, where it has one
     time_limit_s: float | None = None  #: hard
     soft_time_limit_s: float | None = None
-    retention_s: float | None = None  #: set for it or for the app
-    policy: RetryPolicy | None = None  #: of an idempotent task
+    retention_s: float | None = None  #: its own, where it has one
+    max_lease_s: float | None = None  #: its own, where it has one
+    #: of an idempotent task: by which its body's own retries go, then its automatic ones
+    policies: tuple[RetryPolicy, ...] = ()
+    countdown_s: float | None = None  #: the longest that its body's ``self.retry`` names
+    acks_late: bool = True
+    returns_much: bool = False  #: what it returns can't be seen to be small
+    lost_at_limit: bool = False  #: plain, and acked when it is killed at its limit
+    #: what ``task_annotations["*"]`` sets; Celery lets that win over a task's own annotation
+    set_for_all: frozenset[str] = frozenset()
+
+    def place_of(self, setting: str) -> str:
+        """Where in ``task_annotations`` a setting of its own goes."""
+        return "*" if setting in self.set_for_all else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +53,51 @@ class LaneFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What there is to go by. Seconds."""
+    """What there is to go by. Seconds.
+
+    ``tasks`` are those that ran and are asked for: limits are proposed for them. What is set for
+    the whole app must fit ``others``, too: never run in these days, or not asked for.
+    """
 
     tasks: tuple[TaskFacts, ...]
+    others: tuple[TaskFacts, ...] = ()
     lanes: tuple[LaneFacts, ...] = ()  #: those of ``idem["lanes"]``, by rank; then other queues
     lease_s: float = 30.0
+    retention_s: float | None = None  #: the app's
+    max_lease_s: float | None = None  #: the app's
     visibility_timeout_s: float | None = None  #: None: the broker has none
+    most_visibility_s: float | None = None  #: the longest that the broker takes
+    delay_s: float = 0.0  #: the longest that messages wait unacked until they are due
+    consumer_timeout_s: float | None = None  #: RabbitMQ's default
     kept: bool = False  #: the visibility keeper looks after messages
     charge: str = "messages"
     prefetch: int = 4  #: ``worker_prefetch_multiplier``
+    lanes_choose: bool = True  #: lanes are served message by message
+    processes: int | None = None  #: ``worker_concurrency``, where it is set
+    result_expires_s: float | None = None  #: None: never, or there is no result backend
+    annotations_merge: bool = True  #: ``task_annotations`` is a dict, or nothing
     days: int = 7
     never_ran: tuple[str, ...] = ()
 
     @property
+    def prefetches(self) -> bool:
+        """Whether workers hold messages that no process is free for."""
+        return not (self.configured_lanes and self.lanes_choose)
+
+    @property
+    def every(self) -> tuple[TaskFacts, ...]:
+        """All tasks, asked for or not."""
+        return self.tasks + self.others
+
+    @property
     def idempotent(self) -> Histogram:
         """All runs of idempotent tasks."""
-        return _together(task.times for task in self.tasks if task.idempotent)
+        return _together(task.times for task in self.every if task.idempotent)
 
     @property
     def all_runs(self) -> Histogram:
         """All runs."""
-        return _together(task.times for task in self.tasks)
+        return _together(task.times for task in self.every)
 
     @property
     def configured_lanes(self) -> tuple[LaneFacts, ...]:
@@ -72,9 +109,9 @@ class Facts:
 class Proposal:
     """A setting, what it is now, what it should be, and why.
 
-    ``place``: where it goes: ``idem``, ``broker_transport_options``, ``conf``, ``lanes``, or the
-    name of a task. ``proposed`` is ``now`` where it fits already, and None where nothing can be
-    said yet.
+    ``place``: where it goes: ``idem``, ``broker_transport_options``, ``conf``, ``lanes.<name>``, or
+    the name of a task (``*``: all tasks). ``proposed`` is ``now`` where it fits already, and None
+    where nothing can be said, or not yet.
     """
 
     place: str
@@ -97,6 +134,42 @@ class Advice:
     facts: Facts
     proposals: tuple[Proposal, ...]
     warnings: tuple[str, ...] = field(default_factory=tuple)
+
+
+#: (place, setting) → the fact that it becomes; a task's settings have the task's name as place
+_OF_APP = {
+    ("idem", "retention_s"): "retention_s",
+    ("idem", "max_lease_s"): "max_lease_s",
+    ("conf", "worker_prefetch_multiplier"): "prefetch",
+    ("broker_transport_options", "visibility_timeout"): "visibility_timeout_s",
+}
+_OF_TASK = {
+    "time_limit": "time_limit_s",
+    "soft_time_limit": "soft_time_limit_s",
+    "retention_s": "retention_s",
+    "max_lease_s": "max_lease_s",
+}
+
+
+def pasted(facts: Facts, proposals: Iterable[Proposal]) -> Facts:
+    """The facts as they are when the proposals are in force: what the next ones must fit."""
+    changes = {(p.place, p.setting): p.proposed for p in proposals if p.changes}
+    of_app = {fact: changes[at] for at, fact in _OF_APP.items() if at in changes}
+    return replace(
+        facts,
+        tasks=tuple(_pasted(task, changes) for task in facts.tasks),
+        others=tuple(_pasted(task, changes) for task in facts.others),
+        **of_app,
+    )
+
+
+def _pasted(task: TaskFacts, changes: dict[tuple[str, str], Any]) -> TaskFacts:
+    own = {
+        fact: changes[task.place_of(setting), setting]
+        for setting, fact in _OF_TASK.items()
+        if (task.place_of(setting), setting) in changes
+    }
+    return replace(task, **own)
 
 
 def how_sure(times: Histogram) -> str:

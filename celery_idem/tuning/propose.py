@@ -10,25 +10,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from celery_idem.core.histogram import Histogram
-from celery_idem.core.retry_window import (
-    LEAST_RETENTION_S,
-    RetryPolicy,
-    least_retention,
-    retry_window,
-    spoken,
-)
 from celery_idem.lease import RENEW_AT
 from celery_idem.tuning.facts import (
-    ENOUGH_RUNS,
     Advice,
     Facts,
     LaneFacts,
     Proposal,
     TaskFacts,
     how_sure,
+    pasted,
     rounded_up,
     spoken_s,
 )
+from celery_idem.tuning.limits import LIMIT_FACTOR, limits
+from celery_idem.tuning.retention import result_expires, retention
 
 #: The shortest lease that is proposed, in seconds: two thirds of it, what a worker may be frozen
 #: or cut off without being taken for dead, are still longer than most hiccups.
@@ -37,12 +32,6 @@ LEAST_LEASE_S = 5.0
 MOST_LEASE_S = 30.0
 #: The shortest visibility timeout that is proposed, in seconds.
 LEAST_VISIBILITY_S = 60.0
-#: A limit is this many times the longest run seen.
-LIMIT_FACTOR = 3
-#: The shortest soft limit that is proposed, in seconds: it is there for what hangs.
-LEAST_LIMIT_S = 30.0
-#: A soft limit comes at least so long before the hard one, in seconds.
-SOFT_BEFORE_HARD_S = 5.0
 #: What a process holds in reserve should not take longer than this, in seconds.
 RESERVED_WORK_S = 0.25
 MOST_PREFETCH = 64
@@ -53,15 +42,25 @@ UNLIKE = 3.0
 
 
 def advise(facts: Facts) -> Advice:
-    """Everything that the measured run times say."""
-    proposals = [lease(facts), *visibility_timeout(facts)]
-    for task in facts.tasks:
-        proposals += time_limits(task)
-    proposals += retention(facts)
-    proposals += prefetch(facts)
-    proposals += reserve(facts)
-    proposals += weights(facts)
-    return Advice(facts, tuple(proposals), tuple(warnings(facts)))
+    """Everything that the measured run times say.
+
+    Each proposal fits those before it: the visibility timeout counts the limits, the retention
+    both. All of them are pasted together, and have to pass :mod:`celery_idem.doctor` so.
+    """
+    limited = list(limits(facts))
+    then = pasted(facts, limited)
+    fetched = list(prefetch(then))
+    then = pasted(then, fetched)
+    # until the last worker is started again, as much is reserved as now
+    most = max(facts.prefetch, then.prefetch)
+    visible = list(visibility_timeout(replace(then, prefetch=most)))
+    then = pasted(then, visible)
+    kept = list(retention(then))
+    then = pasted(then, kept)
+    kept += result_expires(facts, then)
+    lanes = [*reserve(facts), *weights(facts)]
+    proposals = (lease(facts), *visible, *limited, *kept, *fetched, *lanes)
+    return Advice(facts, proposals, (*warnings(facts), *_beyond_the_app(facts, then)))
 
 
 def lease(facts: Facts) -> Proposal:
@@ -94,20 +93,28 @@ def lease(facts: Facts) -> Proposal:
 
 def visibility_timeout(facts: Facts) -> Iterator[Proposal]:
     """Long enough for a message that waits behind others in the prefetch, runs as long as it may,
-    and is retried after the longest delay; twice that."""
+    and is retried after the longest delay; twice that. Never lowered where a task's run time is
+    not known."""
     now_s = facts.visibility_timeout_s
     if now_s is None:
         return
     times = facts.all_runs
-    longest_s = max((_may_run_s(task) for task in facts.tasks), default=0.0)
-    pause_s = max((task.policy.pause_s for task in facts.tasks if task.policy), default=0.0)
-    held = 1 + (0 if facts.configured_lanes else facts.prefetch)
+    longest_s, pause_s = _longest_run_s(facts), _longest_pause_s(facts)
+    held = 1 + (facts.prefetch if facts.prefetches else 0)
     need_s = held * longest_s + pause_s
-    proposed_s = rounded_up(max(LEAST_VISIBILITY_S, 2 * need_s))
+    # the doctor counts the prefetch beside lanes, too (IDEM010)
+    least_s = 0.0 if facts.kept else facts.prefetch * longest_s
+    proposed_s = rounded_up(max(LEAST_VISIBILITY_S, 2 * need_s, least_s))
+    if facts.most_visibility_s is not None:
+        proposed_s = min(proposed_s, facts.most_visibility_s)
     why = (
         f"2 × ({held} × {spoken_s(longest_s)} for the longest run and what is reserved before it "
         f"+ {spoken_s(pause_s)} for the longest retry delay)"
     )
+    if least_s > 2 * need_s:
+        why += f"; at least {facts.prefetch} runs of the prefetch, which idem check counts"
+    if facts.most_visibility_s == proposed_s:
+        why += f"; the broker takes no more than {proposed_s:g} s"
     if facts.kept:
         why += "; only for workers without the visibility keeper, which has no such bound"
     place = "broker_transport_options"
@@ -115,56 +122,11 @@ def visibility_timeout(facts: Facts) -> Iterator[Proposal]:
         yield Proposal(place, "visibility_timeout", now_s, None, "nothing ran yet", how_sure(times))
         return
     # longer than needed is no fault where the keeper brings a dead worker's messages back
-    fits = now_s >= need_s and (facts.kept or now_s <= 4 * proposed_s)
+    lasting = facts.kept or not _all_known(facts) or now_s <= 4 * proposed_s
+    fits = now_s > need_s and now_s >= least_s and lasting
     yield Proposal(
         place, "visibility_timeout", now_s, now_s if fits else proposed_s, why, how_sure(times)
     )
-
-
-def time_limits(task: TaskFacts) -> Iterator[Proposal]:
-    """Three times the longest run seen, at least :data:`LEAST_LIMIT_S`, as the soft limit, and the
-    hard one after it. A limit that is there and
-    neither cuts runs nor is ten times too long stays."""
-    times = task.times
-    if times.runs < ENOUGH_RUNS:
-        return
-    soft_s = rounded_up(max(LEAST_LIMIT_S, LIMIT_FACTOR * times.longest_s))
-    hard_s = rounded_up(soft_s + max(SOFT_BEFORE_HARD_S, 0.1 * soft_s))
-    why = f"{LIMIT_FACTOR} × the longest of {times.runs:,} runs, {spoken_s(times.longest_s)}"
-    now_s = task.time_limit_s
-    if now_s is not None:
-        cut = times.share_above(0.8 * now_s)
-        if cut:
-            why += f"; {cut:.1%} of runs come near the limit of {now_s:g} s"
-        elif now_s <= 10 * hard_s:
-            soft_s, hard_s = task.soft_time_limit_s or 0.0, now_s
-    else:
-        why += "; without a limit a body that hangs keeps its process, and its lease, for ever"
-    sure = how_sure(times)
-    yield Proposal(task.name, "time_limit", now_s, hard_s, why, sure)
-    if soft_s:
-        why = "raises inside the task, so that it can tidy up"
-        yield Proposal(task.name, "soft_time_limit", task.soft_time_limit_s, soft_s, why, sure)
-
-
-def retention(facts: Facts) -> Iterator[Proposal]:
-    """Computed by each task from its own retries, unless it is set: then at least that."""
-    least = [(least_retention(retry_window(_policy(task))), task) for task in _with_policy(facts)]
-    if not least:
-        return
-    longest_s, task = max(least, key=lambda each: each[0])
-    kept_s = max(LEAST_RETENTION_S, longest_s)
-    window = retry_window(_policy(task))
-    why = f"2 × the retry window of {task.name}, the longest: {window.sum_text()}"
-    if longest_s < LEAST_RETENTION_S:
-        why = f"a day is more than {why} × 2"
-    now_s = task.retention_s
-    sure = "exact: from the tasks' own options and the limits proposed here"
-    if now_s is None:
-        why = f"computed by each task, at most {spoken(kept_s)}; {why}"
-        yield Proposal("idem", "retention_s", None, None, why, sure)
-        return
-    yield Proposal("idem", "retention_s", now_s, max(now_s, float(math.ceil(longest_s))), why, sure)
 
 
 def prefetch(facts: Facts) -> Iterator[Proposal]:
@@ -172,7 +134,7 @@ def prefetch(facts: Facts) -> Iterator[Proposal]:
     urgent and what others could do."""
     times = facts.all_runs
     name = "worker_prefetch_multiplier"
-    if facts.configured_lanes:
+    if not facts.prefetches:
         why = "no effect with lanes: a worker takes a message when it has a process for it"
         yield Proposal("conf", name, facts.prefetch, facts.prefetch, why, how_sure(times))
         return
@@ -184,6 +146,9 @@ def prefetch(facts: Facts) -> Iterator[Proposal]:
         f"a run takes {spoken_s(mean_s)} on average: {proposed} reserved for each process are "
         f"{spoken_s(proposed * mean_s)} of work that nobody else can take"
     )
+    if not facts.kept and proposed > (most := _most_prefetch(facts)):
+        proposed = most
+        why += f"; {most}, since the visibility timeout has to last for all that is reserved"
     fits = facts.prefetch == proposed or (1 < facts.prefetch <= proposed <= 4 * facts.prefetch)
     now = facts.prefetch
     yield Proposal("conf", name, now, now if fits else proposed, why, how_sure(times))
@@ -192,6 +157,7 @@ def prefetch(facts: Facts) -> Iterator[Proposal]:
 def reserve(facts: Facts) -> Iterator[Proposal]:
     """A lane whose promise is shorter than jobs of lower lanes needs a process of its own."""
     lanes = facts.configured_lanes
+    free = _unreserved(facts)
     for n, lane in enumerate(lanes[:-1]):
         lower = Histogram()
         for other in lanes[n + 1 :]:
@@ -209,6 +175,11 @@ def reserve(facts: Facts) -> Iterator[Proposal]:
                 f"jobs of lower lanes take up to {spoken_s(p99_s)} (p99), longer than "
                 f"{spoken_s(promise_s)}; no weight helps when they hold every process"
             )
+        more = wanted - lane.lane.reserve
+        if more > free:
+            wanted = lane.lane.reserve + int(free)
+            why += f"; {wanted}, since worker_concurrency {facts.processes} has to leave one free"
+        free -= min(more, free)
         place = f"lanes.{lane.name}"
         yield Proposal(place, "reserve", lane.lane.reserve, wanted, why, how_sure(lower))
 
@@ -254,6 +225,22 @@ def warnings(facts: Facts) -> Iterator[str]:
         yield f"not run in {facts.days} days: {', '.join(facts.never_ran)}"
 
 
+def _beyond_the_app(now: Facts, then: Facts) -> Iterator[str]:
+    """Where a proposed limit needs more than the app's settings."""
+    timeout_s = now.consumer_timeout_s
+    limits_s = {task.name: task.time_limit_s for task in now.tasks}
+    for task in then.tasks:
+        limit_s = task.time_limit_s
+        if timeout_s is None or limit_s is None or limit_s == limits_s[task.name]:
+            continue
+        if task.acks_late and limit_s >= timeout_s:
+            yield (
+                f"{task.name}: RabbitMQ closes the channel of a run that lasts for its "
+                f"consumer_timeout, {timeout_s:g} s by default; with a limit of {limit_s:g} s it "
+                f"has to be longer: consumer_timeout = {round(2000 * limit_s)} in rabbitmq.conf"
+            )
+
+
 def _own_lease(task: TaskFacts) -> Iterator[str]:
     assert task.lease_s is not None
     if task.lease_s > 4 * MOST_LEASE_S and task.lease_s > 10 * task.times.longest_s:
@@ -268,14 +255,35 @@ def _may_run_s(task: TaskFacts) -> float:
     return task.time_limit_s or LIMIT_FACTOR * task.times.longest_s
 
 
-def _with_policy(facts: Facts) -> list[TaskFacts]:
-    return [task for task in facts.tasks if task.policy is not None]
+def _longest_run_s(facts: Facts) -> float:
+    return max((_may_run_s(task) for task in facts.every), default=0.0)
 
 
-def _policy(task: TaskFacts) -> RetryPolicy:
-    assert task.policy is not None
-    limits = {proposal.setting: proposal.proposed for proposal in time_limits(task)}
-    return replace(task.policy, run_s=limits.get("time_limit") or task.policy.run_s)
+def _longest_pause_s(facts: Facts) -> float:
+    pauses = (policy.pause_s for task in facts.every for policy in task.policies)
+    return max((facts.delay_s, *pauses))
+
+
+def _all_known(facts: Facts) -> bool:
+    """Whether each task has a limit, or runs to go by."""
+    return all(task.time_limit_s or task.times.runs for task in facts.every)
+
+
+def _most_prefetch(facts: Facts) -> int:
+    """What may be reserved so that the visibility timeout, as it is, lasts for all of it."""
+    now_s, longest_s = facts.visibility_timeout_s, _longest_run_s(facts)
+    if now_s is None or not longest_s:
+        return MOST_PREFETCH
+    lasts = int((now_s - _longest_pause_s(facts)) // longest_s) - 1
+    return max(1, facts.prefetch, lasts)
+
+
+def _unreserved(facts: Facts) -> float:
+    """Processes of a worker that lanes may still reserve, so that one is left to all."""
+    if not facts.processes:
+        return math.inf
+    lanes = [it.lane for it in facts.configured_lanes[:-1] if it.lane]
+    return max(0, facts.processes - 1 - sum(lane.reserve for lane in lanes))
 
 
 def _busy(lane: LaneFacts, facts: Facts) -> float:

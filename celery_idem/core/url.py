@@ -37,13 +37,22 @@ def without_password(text: str) -> str:
 
 def why_unreadable(url: str, error: ValueError) -> str:
     """The error of whoever read the URL, unless it could cite a part of the password."""
-    try:
-        read_to = urlsplit(url.split(";")[0]).netloc
-    except ValueError:
-        read_to = url
-    if "@" in url and "@" not in read_to:
-        return "in a password '/', '?' and '#' are written %2F, %3F and %23"
+    if "@" in url and "@" not in server_of(url):
+        return "in a password '/', '?', '#' and '[' are written %2F, %3F, %23 and %5B"
     return str(error)
+
+
+def scheme_of(url: str) -> str:
+    """What stands before the first colon: that much of any URL can be read."""
+    return url.partition(":")[0].lower()
+
+
+def server_of(url: str) -> str:
+    """The first server with its login, host and port; nothing where that can't be read."""
+    try:
+        return urlsplit(url.split(";")[0]).netloc
+    except ValueError:
+        return ""
 
 
 def _without_login(rest: str) -> str:

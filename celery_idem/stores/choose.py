@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from celery_idem.core.errors import ConfigError
 from celery_idem.core.settings import Settings
-from celery_idem.core.url import without_password
+from celery_idem.core.url import server_of, without_password
 from celery_idem.stores.base import Store
 from celery_idem.stores.memory import MemoryStore
 from celery_idem.stores.redis import tls
@@ -56,7 +55,7 @@ class Surroundings:
             (self.broker_url, self.broker_ssl),
             (self.backend_url, self.backend_ssl),
         ):
-            if own and urlsplit(own).netloc == urlsplit(url).netloc and use_ssl:
+            if own and server_of(own) == server_of(url) and use_ssl:
                 return {**options, **tls.options_of(use_ssl)}
         return options
 

@@ -62,6 +62,7 @@ def test_the_reason_cites_no_part_of_a_password():
     error = ValueError("Port could not be cast to integer value as 's3'")
 
     assert "%2F" in why_unreadable("redis://:s3/cret@h", error)
+    assert "%5B" in why_unreadable("redis://:s3[cret@h", ValueError("Invalid IPv6 URL"))
     assert why_unreadable("redis://h:s3", error) == str(error)
 
 

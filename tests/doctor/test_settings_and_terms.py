@@ -60,6 +60,9 @@ TASK = "@app.task(base=IdempotentTask, time_limit=60)\ndef one(): ...\n"
         "postgresql://u:s3:cret@h/db",
         "redis-streams://h:6379/0?password=s3cret",
         "redis://:s3/cret@h:6379/0",
+        "redis://:s3[cret@h:6379/0",
+        "redis://:s3\N{ACCOUNT OF}cret@h:6379/0",
+        "sentinel://:s3[cret@h:6379/0",
         "sentinel://:s3cret@a:26379;sentinel://:s3cret@b:26379",
         ["redis://:s3cret@a:6379/0", "redis://:s3cret@b:6379/0"],
         {"url": "redis://a", "password": "s3cret"},
@@ -80,7 +83,9 @@ def test_a_store_that_is_wrong_is_named_without_its_password(project, store, whe
     assert [it for it in forms if "s3" in it or "cret" in it.replace("secret", "")] == []
 
 
-@pytest.mark.parametrize("broker", ["redis://:s3/cret@h:6379/0", "amqp://u:s3/cret@h//"])
+@pytest.mark.parametrize(
+    "broker", ["redis://:s3/cret@h:6379/0", "amqp://u:s3/cret@h//", "redis://:s3[cret@h"]
+)
 def test_a_brokers_url_that_can_not_be_read_is_told_without_its_password(project, broker):
     report = project(f"app.conf.idem = {{'store': 'memory'}}\n{TASK}", broker=broker).report()
 

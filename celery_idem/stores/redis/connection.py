@@ -10,7 +10,7 @@ import redis
 from redis.sentinel import Sentinel
 
 from celery_idem.core.errors import ConfigError
-from celery_idem.core.url import why_unreadable, without_password
+from celery_idem.core.url import scheme_of, why_unreadable, without_password
 from celery_idem.stores.redis import tls
 
 #: Seconds after which a silent server counts as gone (half-open connections).
@@ -24,7 +24,7 @@ _SCHEMES = ("redis", "rediss", "unix", "redis+socket", "rediss+socket", "sentine
 
 def is_redis_url(url: str | None) -> bool:
     """Whether a broker, backend or store URL names a Redis server that this module can reach."""
-    return bool(url) and urlsplit(str(url).split(";")[0]).scheme in _SCHEMES
+    return bool(url) and scheme_of(str(url)) in _SCHEMES
 
 
 def client_from_url(url: str, **options: Any) -> redis.Redis:
@@ -37,7 +37,7 @@ def client_from_url(url: str, **options: Any) -> redis.Redis:
     Raises :class:`ConfigError` for a scheme that is not Redis, Sentinel without a master name, or
     an unknown ``ssl_cert_reqs``.
     """
-    scheme = urlsplit(url.split(";")[0]).scheme
+    scheme = scheme_of(url)
     if scheme not in _SCHEMES:
         raise ConfigError(
             f"store {without_password(url)!r} is not a Redis URL; allowed are "

@@ -157,8 +157,12 @@ class RedisFetch:
         """Nothing is held here that could grow old."""
 
     def can_consume(self) -> bool:
-        """In place of the prefetch count: whether any lane's next message could start now."""
-        return self._cycle.has_lanes()
+        """In place of the prefetch count: whether any lane's next message could start now.
+
+        An answer that is awaited is read in any case: unread, what it brings would be popped from
+        its list and not yet noted as unacked, and no other worker would ever get it.
+        """
+        return self._cycle.has_lanes() or bool(self._channel._in_poll and not self._cycle.answered)
 
     def brpop_start(self, timeout: float | None = None) -> None:
         """kombu's, with the keys in our order: lane by lane, and in a lane by priority."""
@@ -228,7 +232,8 @@ class RedisFetch:
         return keys
 
     def offer_again(self) -> None:
-        """Ask at once when nothing is asked; end a BRPOP that offers other lanes than it should.
+        """Ask at once when nothing is asked; end a BRPOP that offers other lanes than it should,
+        or any where none should be: what came would wait here, behind a pause or a long job.
 
         The server ends it (CLIENT UNBLOCK): the answer is either a message or nothing, so none
         can be lost between the two.
@@ -242,8 +247,7 @@ class RedisFetch:
             return
         if self._cycle.answered:
             return
-        lanes = self._cycle.lanes()
-        if not lanes or lanes == set(self._cycle.offered):
+        if self._cycle.lanes() == set(self._cycle.offered):
             return
         _, client_id = self._client_id
         if client_id is None:

@@ -73,6 +73,17 @@ def test_a_paused_lane_waits_and_a_resumed_one_is_served(lanes: LaneRun) -> None
     assert resumed["ok"] == "lane 'low' is served"
 
 
+def test_what_comes_just_after_a_pause_is_run_by_another_worker(lanes: LaneRun) -> None:
+    lanes.configure()
+    paused = lanes.worker("low", concurrency=1)
+
+    tell(lanes, paused, "lane_pause", lane="low")
+    lanes.send("low", 1)
+    lanes.worker("low", concurrency=1)
+
+    lanes.effects.wait_count("low", 1)
+
+
 def test_wrong_commands_are_answered_clearly(lanes: LaneRun) -> None:
     lanes.configure()
     worker = lanes.worker()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
+from queue import Empty
 from typing import Any
 
 import pytest
 from kombu import Connection
+from redis import Redis
 
 from celery_idem.core.line import Line
 from celery_idem.core.order import WeightedOrder, parse_lanes
 from celery_idem.lanes.kombu_order import RedisFetch
+from tests.support.waiting import wait_until
 
 
 class Fetcher:
@@ -94,3 +97,56 @@ def test_stock_kombu_is_asked_by_its_own_way_where_a_transport_has_another(
     assert [key.split("\x06")[0] for key in sent.pop()] == ["critical"] * 2 + ["n"] * 2 + [
         "low"
     ] * 2
+
+
+@pytest.fixture
+def asking(redis_url: str) -> Iterator[tuple[RedisFetch, Any]]:
+    """Our side of a channel whose BRPOP, of both lanes, is at the server, and the channel."""
+    worker = Fetcher({"critical": 10, "low": 1})
+    with Connection(redis_url, transport_options={"brpop_timeout": 60}) as connection:
+        channel: Any = connection.channel()
+        for queue in ("critical", "low"):
+            channel.basic_consume(queue, False, lambda message: None, queue)
+        fetch = RedisFetch(worker, channel, hub=None)
+        channel.connection.cycle._register_BRPOP(channel)
+        wait_until(lambda: is_waiting(redis_url), what="a BRPOP")
+        yield fetch, channel
+
+
+def is_waiting(redis_url: str) -> bool:
+    with Redis.from_url(redis_url) as client:
+        return bool(client.info("clients")["blocked_clients"])
+
+
+@pytest.mark.parametrize("paused", [("critical",), ("critical", "low")], ids=["one", "all"])
+def test_what_may_not_be_offered_any_more_is_not(
+    asking: tuple[RedisFetch, Any], redis_url: str, paused: tuple[str, ...]
+) -> None:
+    fetch, channel = asking
+    line: Line[Any] = fetch._cycle._worker.line
+    for lane in paused:
+        line.pause(lane)
+
+    fetch.offer_again()
+
+    wait_until(lambda: not is_waiting(redis_url), 0.5, "the end of the BRPOP")
+    with pytest.raises(Empty):
+        channel._brpop_read()
+
+
+def test_an_answer_on_its_way_is_read_though_no_lane_has_room(
+    asking: tuple[RedisFetch, Any], redis_url: str
+) -> None:
+    """Unread it would belong to nobody: it is popped from its list, and not noted as unacked."""
+    fetch, channel = asking
+    line: Line[Any] = fetch._cycle._worker.line
+    for lane in ("critical", "low"):
+        line.pause(lane)
+
+    before = channel.qos.can_consume()
+    fetch.offer_again()
+    with pytest.raises(Empty):
+        channel._brpop_read()
+
+    assert before
+    assert not channel.qos.can_consume()

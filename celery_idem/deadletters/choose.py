@@ -17,7 +17,7 @@ from celery_idem.core.url import without_password
 from celery_idem.deadletters.base import LetterStore
 from celery_idem.deadletters.memory import MemoryLetterStore
 from celery_idem.deadletters.redis.store import RedisLetterStore
-from celery_idem.stores.choose import Surroundings, factory_at, redis_url
+from celery_idem.stores.choose import Surroundings, factory_at, hint_for, redis_url
 from celery_idem.stores.redis.connection import is_redis_url
 
 #: Seconds for which an unknown task is put off before it is a letter: a rolling deploy.
@@ -156,7 +156,7 @@ def open_letters(around: Surroundings, settings: LetterSettings, patience_s: flo
         return factory(around, settings, patience_s)
     raise ConfigError(
         f"idem: dead_letters store {without_password(name)!r} is unknown; allowed are a Redis URL, "
-        "'django' and 'memory'"
+        f"'django' and 'memory'{hint_for(name)}"
     )
 
 

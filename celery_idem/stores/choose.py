@@ -84,8 +84,14 @@ def open_store(around: Surroundings, patience_s: float | None = None) -> Store:
         return named_store(name, around, patience)
     raise ConfigError(
         f"idem: store {without_password(name)!r} is unknown; allowed are a Redis URL, "
-        f"{', '.join(map(repr, NAMED))} and 'memory'"
+        f"{', '.join(map(repr, NAMED))} and 'memory'{hint_for(name)}"
     )
+
+
+def hint_for(url: str) -> str:
+    """What to add to the refusal of a broker's URL."""
+    streams = url.startswith(("redis-streams://", "rediss-streams://"))
+    return "; a broker's server at redis-streams://… is redis://… for a store" if streams else ""
 
 
 def named_store(name: str, around: Surroundings, patience_s: float) -> Store:

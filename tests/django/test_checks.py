@@ -94,6 +94,8 @@ def test_an_ill_typed_setting_is_an_error(settings: Any) -> None:
     ("idem", "says"),
     [
         ({"store": "mongo"}, "store 'mongo' is unknown; allowed are a Redis URL"),
+        ({"store": "redis-streams://h/0"}, "redis-streams://… is redis://… for a store"),
+        ({"dead_letters": {"store": "redis-streams://h/0"}}, "is redis://… for a store"),
         ({"lanes": {"critical": "x"}}, "critical"),
         ({"dead_letters": {"stor": "x"}}, "did you mean 'store'?"),
         ({"dead_letters": {"store": "nowhere"}}, "'nowhere'"),

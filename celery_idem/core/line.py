@@ -50,12 +50,22 @@ class Line(Generic[T]):
     ``fetched`` says when the order is charged. Where the consumer chooses what to fetch (Redis),
     the fetch was the choice, and the line only passes on what came. Where the broker pushes
     (RabbitMQ), the line is the choice: every start is charged.
+
+    ``ranked`` names all lanes that may come, the first rank in front; by default those given.
     """
 
     def __init__(
-        self, lanes: Iterable[Lane], order: LaneOrder, *, slots: int, fetched: bool = False
+        self,
+        lanes: Iterable[Lane],
+        order: LaneOrder,
+        *,
+        slots: int,
+        fetched: bool = False,
+        ranked: Sequence[str] | None = None,
     ) -> None:
         self.lanes: tuple[Lane, ...] = tuple(lanes)
+        names = [lane.name for lane in self.lanes] if ranked is None else ranked
+        self._rank = {name: rank for rank, name in enumerate(names)}
         self.order = order
         self.version = 0  #: grows whenever what may start could have changed
         self.paused: dict[str, str] = {}  #: lane → why, as a person reads it; may be empty
@@ -101,13 +111,16 @@ class Line(Generic[T]):
         self.version += 1
 
     def admit(self, lane: Lane | str) -> None:
-        """Make sure that the lane is known. It is ranked last; a name alone gets weight 1."""
+        """Make sure that the lane is known, at its rank: last where it has none. A name alone gets
+        weight 1."""
         name = lane if isinstance(lane, str) else lane.name
         if name in self._waiting:
             return
         if isinstance(lane, str):
             lane = Lane(name, STRAY_WEIGHT, queue=name, deadline_s=self._longest_deadline())
-        self.lanes = (*self.lanes, lane)
+        rank = self._ranked(lane)
+        place = sum(self._ranked(other) <= rank for other in self.lanes)
+        self.lanes = (*self.lanes[:place], lane, *self.lanes[place:])
         self._reserved = self._reserved or lane.reserve > 0
         for count in (self.running, self.started):
             count.setdefault(name, 0)
@@ -115,6 +128,9 @@ class Line(Generic[T]):
         self._all = frozenset(self._waiting)
         self.version += 1
         self.order.set_lanes(self.lanes)
+
+    def _ranked(self, lane: Lane) -> float:
+        return self._rank.get(lane.name, math.inf)
 
     def _longest_deadline(self) -> float | None:
         if not isinstance(self.order, DeadlineOrder):

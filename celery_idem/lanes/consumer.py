@@ -56,7 +56,13 @@ class WorkerLanes:
         # Redis charges what it fetched; where the broker pushes, what is started is charged
         self.fetches = consumer.app.connection_for_read().transport.driver_type == "redis"
         order = make_order(settings.lane_order, lanes, charge=settings.charge, rng=random.Random())
-        self.line: Line[Any] = Line(lanes, order, slots=self.slots, fetched=self.fetches)
+        self.line: Line[Any] = Line(
+            lanes,
+            order,
+            slots=self.slots,
+            fetched=self.fetches,
+            ranked=[lane.name for lane in self._configured.values()],
+        )
         self.settings = settings
         self.tally = Tally()
         self.fetch: RedisFetch | AmqpFetch | None = None

@@ -9,7 +9,7 @@ import pytest
 
 from celery_idem.core.errors import ConfigError
 from celery_idem.core.line import Line, may_start
-from celery_idem.core.order import Lane, WeightedOrder, parse_lanes
+from celery_idem.core.order import Lane, StrictOrder, WeightedOrder, parse_lanes
 
 LANES = parse_lanes({"critical": 10, "normal": 5, "low": 1})
 RESERVED = parse_lanes({"critical": {"weight": 10, "reserve": 1}, "normal": 5, "low": 1})
@@ -172,6 +172,21 @@ def test_a_queue_that_is_no_lane_is_served_last_in_rank_with_weight_one() -> Non
         10,
         10,
     ]
+
+
+def test_a_lane_that_is_consumed_later_takes_its_own_rank() -> None:
+    critical, normal, low = RESERVED
+    line: Line[int] = Line([low], StrictOrder([low]), slots=2, ranked=["critical", "normal", "low"])
+    line.add("stray", 1)
+    line.add("low", 1)
+
+    line.admit(normal)
+    line.admit(critical)
+    line.add("normal", 1)
+
+    assert [lane.name for lane in line.lanes] == ["critical", "normal", "low", "stray"]
+    # the second process is kept for critical
+    assert start_all(line) == ["normal"]
 
 
 def test_pausing_an_unknown_lane_is_an_error() -> None:

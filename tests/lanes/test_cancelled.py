@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,3 +39,22 @@ def test_a_queue_that_was_cancelled_while_its_tap_was_closed_stays_so(lanes: Lan
 
     assert before == 0
     lanes.effects.wait_count("low", 1)
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+def test_a_lane_that_is_consumed_later_is_ranked_as_it_is_written(
+    lanes: LaneRun, tmp_path: Path
+) -> None:
+    module = lanes.configure(lane_order="strict")
+    gate = tmp_path / "gate"
+    worker = lanes.worker("low", concurrency=1)
+    module.held.apply_async(("held", str(gate)), queue="low")
+    lanes.effects.wait_count("held", 1)
+
+    module.app.control.add_consumer("critical", destination=[worker.hostname], reply=True)
+    lanes.send("low", 5)
+    lanes.send("critical", 5)
+    gate.touch()
+    runs = [line["key"] for line in lanes.first(12)[2:]]
+
+    assert runs == ["critical"] * 5 + ["low"] * 5

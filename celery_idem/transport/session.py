@@ -27,6 +27,8 @@ logger = logging.getLogger("celery_idem.transport")
 
 #: Messages that one call of the sweep takes over, so that a call stays below some milliseconds.
 SWEEP_BATCH = 200
+#: Longest wait for acks that another thread sends, where sockets have no timeout, in seconds.
+LONGEST_ANSWER_S = 15.0
 #: How often it is said that a sweep can't take something over, in seconds.
 COMPLAIN_EVERY_S = 60.0
 #: More time by the server's clock than by ours between two ticks, in seconds, is a leap.
@@ -84,7 +86,9 @@ class Session:
         self._requeues: list[Held] = []  # those that could not be sent
         self._oldest_ack_at = 0.0
         self._complained_at = -COMPLAIN_EVERY_S
-        self._lock = threading.Lock()
+        # both may be wanted by a signal's handler, in the thread that has them
+        self._lock = threading.RLock()
+        self._sending = threading.RLock()  # acks are taken, sent and answered by one at a time
 
     @property
     def lease_ms(self) -> int:
@@ -232,6 +236,20 @@ class Session:
 
     def flush(self) -> bool:
         """Send the gathered acks now, over a connection of its own. False: kept for later."""
+        if not self._sending.acquire(timeout=self._patience_s):
+            return False
+        try:
+            return self._flush()
+        finally:
+            self._sending.release()
+
+    @property
+    def _patience_s(self) -> float:
+        """How long another thread's sending may take."""
+        options = self.client.connection_pool.connection_kwargs
+        return float(options.get("socket_timeout") or LONGEST_ANSWER_S)
+
+    def _flush(self) -> bool:
         acks = self.take_acks()
         if not acks:
             return True
@@ -359,8 +377,19 @@ class Session:
         """
         if self.ended or self.pid != os.getpid():
             return
+        # acks that another thread has just sent come first: what they are of must not go to others
+        alone = self._sending.acquire(timeout=self._patience_s)
         try:
-            self.flush()
+            self._end()
+        finally:
+            if alone:
+                self._sending.release()
+
+    def _end(self) -> None:
+        if self.ended:
+            return
+        try:
+            self._flush()
             self.flush_requeues()
             self.ended = True
             if self._joined:

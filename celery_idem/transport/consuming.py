@@ -83,6 +83,8 @@ class Consuming(Leasing):
         self.lanes = ()
         self._ttl_ms = {}
         self._no_ack: set[str] = set()
+        #: queue → consumer tag → what takes its messages; the last one to come does
+        self._consumers_of: dict[str | None, dict[str, Any]] = {}
         self._awaited: deque[Answer] = deque()
         self._inbox: deque[tuple[str, dict[str, Any]]] = deque()
         self._found_empty: frozenset[str] = frozenset()  #: queues that the last fetch looked at
@@ -90,12 +92,28 @@ class Consuming(Leasing):
 
     # -- consumers
 
-    def basic_consume(self, queue: str, no_ack: bool = False, *args: Any, **kwargs: Any) -> Any:
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
+    ) -> Any:
         if no_ack:
             self._no_ack.add(queue)
         else:
             self._no_ack.discard(queue)
-        return super().basic_consume(queue, no_ack, *args, **kwargs)
+        made = super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        # kombu knows one callback per queue of a connection, and so the last channel's alone
+        consumers = self._consumers_of.setdefault(queue, {})
+        consumers.pop(consumer_tag, None)
+        consumers[consumer_tag] = self.connection._callbacks[queue]
+        return made
+
+    def _basic_cancel(self, consumer_tag: str) -> Any:
+        queue = self._tag_to_queue.get(consumer_tag)
+        cancelled = super()._basic_cancel(consumer_tag)
+        consumers = self._consumers_of.get(queue, {})
+        consumers.pop(consumer_tag, None)
+        if not consumers:
+            self._consumers_of.pop(queue, None)
+        return cancelled
 
     @property
     def active_queues(self) -> list[str]:
@@ -336,8 +354,8 @@ class Consuming(Leasing):
 
     def _deliver_next(self) -> None:
         queue, payload = self._inbox.popleft()
-        if queue in self.connection._callbacks:
-            self.connection._deliver(payload, queue)
+        if consumers := self._consumers_of.get(queue):
+            next(reversed(consumers.values()))(payload)
         else:  # its consumer was cancelled meanwhile
             self.give_back([payload["properties"]["delivery_tag"]])
 

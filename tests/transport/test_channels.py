@@ -1,0 +1,59 @@
+"""Channels of one connection, and consumers of one queue: each has what it took."""
+
+from __future__ import annotations
+
+from kombu import Consumer, Exchange, Producer, Queue
+
+
+def test_channels_of_one_connection_that_consume_one_queue_ack_what_they_took(connection, client):
+    queue = Queue("q", Exchange("x"), "q")
+    first, second = connection.channel(), connection.channel()
+    unacked: dict[object, list] = {first: [], second: []}
+    most = dict.fromkeys(unacked, 0)
+
+    def got(message):
+        unacked[message.channel].append(message)
+        most[message.channel] = max(most[message.channel], len(unacked[message.channel]))
+
+    consumers = []
+    for channel in unacked:
+        consumer = Consumer(channel, [queue], on_message=got, prefetch_count=1)
+        consumer.consume()
+        consumers.append(consumer)
+    producer, done = Producer(connection.default_channel), set()
+    for number in range(20):
+        producer.publish(number, exchange="x", routing_key="q")
+
+    while len(done) < 20:
+        while not all(unacked.values()) and len(done) + sum(map(len, unacked.values())) < 20:
+            connection.drain_events(timeout=5)
+        for message in [it for taken in unacked.values() for it in taken]:
+            unacked[message.channel].remove(message)
+            message.ack()
+            done.add(message.payload)
+
+    assert most == {first: 1, second: 1}
+    assert done == set(range(20))
+    first.close()
+    second.close()
+    assert client.xlen("rs:{q}:0") == client.xlen("rs:{q}:f") == 0
+
+
+def test_a_cancelled_consumer_leaves_the_others_of_its_queue_be(connection):
+    queue, got = Queue("q", Exchange("x"), "q"), []
+
+    def consume(channel):
+        consumer = Consumer(channel, [queue], on_message=lambda m: (got.append(m), m.ack()))
+        consumer.consume()
+        return consumer
+
+    channel, other = connection.channel(), connection.channel()
+    stays, goes, elsewhere = consume(channel), consume(channel), consume(other)
+    goes.cancel()
+    elsewhere.cancel()
+
+    Producer(connection.default_channel).publish(1, exchange="x", routing_key="q")
+    connection.drain_events(timeout=5)
+
+    assert [it.payload for it in got] == [1]
+    stays.cancel()

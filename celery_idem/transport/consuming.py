@@ -11,13 +11,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from queue import Empty
 from typing import Any
 
 from redis.exceptions import NoScriptError, ResponseError
 
 from celery_idem.transport import envelope, picks, scripts
+from celery_idem.transport.answers import AcceptAnswer, AckAnswer, Answer, BellAnswer, FetchAnswer
 from celery_idem.transport.leasing import Leasing
 from celery_idem.transport.moving import accept_call
 from celery_idem.transport.running import a_task_waits
@@ -28,35 +28,6 @@ logger = logging.getLogger("celery_idem.transport")
 #: Values of an answer per message: lane, step, id, deliveries, requeues, since, waited, envelope.
 ROW = 8
 
-
-@dataclass(frozen=True, slots=True)
-class AckAnswer:
-    """An answer that is still to come: to acks."""
-
-    acks: list[Held]
-
-
-@dataclass(frozen=True, slots=True)
-class FetchAnswer:
-    """An answer that is still to come: to a fetch."""
-
-    queues: list[str]
-    picks: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class BellAnswer:
-    """An answer that is still to come: to the wait for a bell."""
-
-    queues: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptAnswer:
-    """An answer that is still to come: to moving messages out of stock's lists."""
-
-
-Answer = AckAnswer | FetchAnswer | BellAnswer | AcceptAnswer
 
 #: While stock's lists are accepted nobody rings for what comes there: longest wait in seconds.
 ACCEPT_EVERY_S = 0.5
@@ -210,6 +181,8 @@ class Consuming(Leasing):
             return [("BLPOP", *bells, min(timeout or self.block_s, self.block_s))]
         commands = self._accept(queues, count) if self.accept_lists else []
         self._awaited.append(FetchAnswer(queues, chosen))
+        if session is not None:
+            session.asked_at = time.monotonic()
         return [*commands, scripts.FETCH.command(*self._fetch_call(session, queues, chosen))]
 
     def _accept(self, queues: Sequence[str], count: int) -> list[tuple[Any, ...]]:
@@ -275,7 +248,15 @@ class Consuming(Leasing):
             return False
         if isinstance(awaited, AcceptAnswer):
             return False
-        return self._fetched(awaited, reply)
+        try:
+            return self._fetched(awaited, reply)
+        finally:
+            self._heard()
+
+    def _heard(self) -> None:
+        """What the last fetch handed out is known by now, or will be looked for."""
+        if self._session is not None:
+            self._session.asked_at = None
 
     def _forgotten(self, awaited: Answer) -> None:
         """The server does not know our scripts (a new one, or restarted)."""
@@ -285,6 +266,8 @@ class Consuming(Leasing):
     def _give_up(self, awaited: Answer) -> None:
         if isinstance(awaited, AckAnswer) and self._session is not None:
             self._session.put_back(awaited.acks)
+        elif isinstance(awaited, FetchAnswer):
+            self._heard()
 
     def _drop_answers(self) -> None:
         """The connection is gone: nobody knows what the server did."""

@@ -76,6 +76,8 @@ class Session:
         self.held: dict[str, Held] = {}
         #: Tags whose ack or requeue Celery has yet to bring here (see transport/noted.py) → since.
         self.noted: dict[str, float] = {}
+        #: When a fetch was sent whose answer has yet to be read; what it took is not known here.
+        self.asked_at: float | None = None
         self.lost = False  #: declared dead by the server
         self.ended = False
         self.renewed_at = time.monotonic()
@@ -317,8 +319,12 @@ class Session:
     def recover(self, idle_s: float = 0.0) -> None:
         """Give back what the server handed to this session in an answer that never came.
 
-        ``idle_s``: only what was handed over longer ago, so that no answer on its way is meant.
+        ``idle_s``: only what was handed over longer ago, so that no answer on its way is meant;
+        nothing while one is that was asked for long ago.
         """
+        asked_at = self.asked_at
+        if idle_s and asked_at is not None and time.monotonic() - asked_at > idle_s / 2:
+            return
         lanes = self.joined  # before what is known: a lane that joins meanwhile has nothing old
         with self._lock:
             known = [

@@ -7,8 +7,9 @@ import time
 
 import pytest
 import redis
-from kombu import Connection
+from kombu import Connection, Queue
 
+from celery_idem.transport import scripts
 from celery_idem.transport.keeper import Keeper
 from celery_idem.transport.keys import Keys
 from celery_idem.transport.session import Session, Terms
@@ -111,6 +112,30 @@ def test_a_keeper_that_is_refused_its_sleep_takes_over_from_the_dead(redis_url, 
         wait_until(lambda: client.zscore("rs:leases", "dead") is None, what="the take-over")
 
         assert client.zcard("rs:leases") == 1
+
+
+def test_what_an_answer_holds_that_was_not_read_for_long_is_not_given_back(connection, client):
+    """The consumer's thread is busy; the minute's look finds what it does not know of yet."""
+    connection.SimpleQueue("q").put("handed out")
+    scripts.load(client, scripts.FETCH)
+    channel = connection.channel()
+    queue, got = Queue("q")(channel), []
+    queue.consume(no_ack=False, callback=got.append)
+    channel.connection.cycle._register_BRPOP(channel)
+    wait_until(lambda: client.xinfo_groups("rs:{q}:0"), what="a hand-over")
+    [held] = client.xpending_range("rs:{q}:0", "w", "-", "+", 1)
+    channel.session.asked_at -= 60
+    client.xclaim("rs:{q}:0", "w", held["consumer"], 0, [held["message_id"]], idle=60_000)
+
+    Keeper(channel.session, dict)._audit()
+
+    assert client.xlen("rs:{q}:f") == 0
+    channel._brpop_read()
+    [message] = got
+    assert message.payload == "handed out"
+    assert channel.session.asked_at is None
+    message.ack()
+    assert client.xlen("rs:{q}:0") == client.xlen("rs:{q}:f") == 0
 
 
 @pytest.mark.slow

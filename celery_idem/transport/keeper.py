@@ -22,7 +22,7 @@ import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_idem.stores.redis.scripts import is_transient
-from celery_idem.transport import scripts
+from celery_idem.transport import scripts, taking_over
 from celery_idem.transport.keys import ALL_STEPS, FRONT
 from celery_idem.transport.running import tags_that_run, yet_to_run
 from celery_idem.transport.session import Session
@@ -165,7 +165,7 @@ class Keeper:
         return min(
             session.terms.lease_s / 3,
             LONGEST_SLEEP_S,
-            self._do("the audit", self._audit),
+            self._do("the audit", lambda: self._audit(client)),
             self._do("what is due", lambda: self._promote(client, due_ms)),
             self._do("lanes that expire", lambda: self._keep_lanes(client)),
             self._do("the dead", lambda: self._look_at_the_dead(client, over_ms / 1000)),
@@ -186,8 +186,8 @@ class Keeper:
             self._next_at[name] = time.monotonic() + REFUSED_PAUSE_S
             return REFUSED_PAUSE_S
 
-    def _audit(self) -> float:
-        self.session.audit()
+    def _audit(self, client: Any) -> float:
+        taking_over.audit(client, self.session.keys, self.session.joined)
         self.session.recover(idle_s=AUDIT_EVERY_S / 2)
         self._next_at["the audit"] = time.monotonic() + AUDIT_EVERY_S
         return AUDIT_EVERY_S
@@ -227,7 +227,7 @@ class Keeper:
         patience_s = self._no_sweep_before - time.monotonic()
         if over_s > 0 or patience_s > 0:
             return max(over_s, patience_s, 0.05) + 0.05 * random.random()
-        while self.session.sweep(client):
+        while taking_over.sweep(client, self.session.keys):
             pass
         return 0.2
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from celery_idem.core.errors import ConfigError
 from celery_idem.stores.redis.pattern import glob_of
-from celery_idem.transport import envelope, kombu_base, scripts
+from celery_idem.transport import envelope, kombu_base, scripts, taking_over
 from celery_idem.transport.keys import FRONT
 
 logger = logging.getLogger("celery_idem.transport")
@@ -188,9 +188,8 @@ def roll_back(
 
 def take_over(channel: Any) -> None:
     """What dead workers of ours held waits again; nobody else may be there to see to it."""
-    keys, more = [channel.keys.leases, channel.keys.dying], True
-    while more:
-        _, more, *_ = scripts.SWEEP(channel.raw, keys, [channel.keys.session_prefix, BATCH, ""])
+    while taking_over.sweep(channel.raw, channel.keys):
+        pass
 
 
 def _roll_back_one(channel: Any, queue: str, dry_run: bool, progress: Progress) -> Moved:

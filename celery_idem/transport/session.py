@@ -20,17 +20,13 @@ from typing import Any
 
 import redis
 
-from celery_idem.transport import scripts
+from celery_idem.transport import scripts, taking_over
 from celery_idem.transport.keys import Keys
 
 logger = logging.getLogger("celery_idem.transport")
 
-#: Messages that one call of the sweep takes over, so that a call stays below some milliseconds.
-SWEEP_BATCH = 200
 #: Longest wait for acks that another thread sends, where sockets have no timeout, in seconds.
 LONGEST_ANSWER_S = 15.0
-#: How often it is said that a sweep can't take something over, in seconds.
-COMPLAIN_EVERY_S = 60.0
 #: More time by the server's clock than by ours between two ticks, in seconds, is a leap.
 LEAP_S = 1.0
 
@@ -87,7 +83,6 @@ class Session:
         self._on_the_way: list[Held] = []  # acks and requeues that were sent, and not answered
         self._requeues: list[Held] = []  # those that could not be sent
         self._oldest_ack_at = 0.0
-        self._complained_at = -COMPLAIN_EVERY_S
         # both may be wanted by a signal's handler, in the thread that has them
         self._lock = threading.RLock()
         self._sending = threading.RLock()  # acks are taken, sent and answered by one at a time
@@ -308,13 +303,16 @@ class Session:
 
     def give_back(self, tags: Iterable[str]) -> None:
         """Put messages back to the front of their lanes at once, uncharged with a delay."""
-        lanes: dict[str, list[str]] = {}
-        for tag in list(tags):
-            held = self.held.pop(tag, None)
-            if held is not None:
-                lanes.setdefault(held.lane, []).extend((held.step, held.id))
-        for lane, pairs in lanes.items():
-            scripts.GIVE_BACK(self.client, [lane], [self.name, "these", 0, *pairs])
+        going = {tag: held for tag in list(tags) if (held := self.held.pop(tag, None)) is not None}
+        try:
+            for lane in dict.fromkeys(held.lane for held in going.values()):
+                these = {tag: held for tag, held in going.items() if held.lane == lane}
+                pairs = [part for held in these.values() for part in (held.step, held.id)]
+                scripts.GIVE_BACK(self.client, [lane], [self.name, "these", 0, *pairs])
+                for tag in these:
+                    del going[tag]
+        finally:
+            self.held.update(going)  # what the server was not told of is held as before
 
     def recover(self, idle_s: float = 0.0) -> None:
         """Give back what the server handed to this session in an answer that never came.
@@ -340,41 +338,7 @@ class Session:
                     extra={"session": self.name, "lane": lane},
                 )
 
-    # -- taking over, and the end
-
-    def audit(self) -> None:
-        """Find what is held under no lease: a failover or a restore may have lost the lease."""
-        for lane in self.joined:
-            keys = [self.keys.leases, self.keys.dying, lane]
-            if found := scripts.AUDIT(self.client, keys, [self.keys.session_prefix]):
-                logger.warning("%d sessions had no lease and are taken over", found)
-
-    def sweep(self, client: Any = None, end: str = "") -> bool:
-        """Take over what dead sessions held; True when there is more to do."""
-        keys = [self.keys.leases, self.keys.dying]
-        moved, more, *dead = scripts.SWEEP(
-            self.client if client is None else client,
-            keys,
-            [self.keys.session_prefix, SWEEP_BATCH, end],
-        )
-        for item in dead:
-            if isinstance(item, bytes):
-                logger.warning("took over from a dead worker", extra={"session": item.decode()})
-            else:
-                self._not_taken_over(*item)
-        if moved and not end:
-            logger.info("%d messages were taken over", moved)
-        return bool(more)
-
-    def _not_taken_over(self, lane: bytes, why: bytes) -> None:
-        if time.monotonic() - self._complained_at < COMPLAIN_EVERY_S:
-            return
-        self._complained_at = time.monotonic()
-        logger.error(
-            "what a dead worker held can't be taken over, and is tried again: %s",
-            why.decode(),
-            extra={"lane": lane.decode()},
-        )
+    # -- the end
 
     def end(self) -> None:
         """Ack what was acked, give everything else back, and be gone. Safe to call again.
@@ -399,7 +363,7 @@ class Session:
             self.flush_requeues()
             self.ended = True
             if self._joined:
-                while self.sweep(end=self.name):
+                while taking_over.sweep(self.client, self.keys, end=self.name):
                     pass
         except redis.RedisError as error:
             logger.info("could not say good-bye, the lease will run out: %s", error)

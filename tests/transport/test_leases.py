@@ -127,7 +127,7 @@ def test_what_an_answer_holds_that_was_not_read_for_long_is_not_given_back(conne
     channel.session.asked_at -= 60
     client.xclaim("rs:{q}:0", "w", held["consumer"], 0, [held["message_id"]], idle=60_000)
 
-    Keeper(channel.session, dict)._audit()
+    Keeper(channel.session, dict)._audit(client)
 
     assert client.xlen("rs:{q}:f") == 0
     channel._brpop_read()

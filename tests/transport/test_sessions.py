@@ -71,6 +71,22 @@ def test_acks_on_their_way_at_the_end_of_a_session_come_before_its_good_bye(sess
     assert client.xlen(f"{LANE}:0") == client.xlen(f"{LANE}:f") == 0
 
 
+def test_what_the_server_refuses_to_take_back_is_held_as_before(session, client):
+    [tag] = take(session, client)
+    client.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(redis.RedisError, match="NOREPLICAS"):
+            session.give_back([tag])
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+    assert list(session.held) == [tag]
+
+    session.give_back([tag])
+
+    assert session.held == {}
+    assert client.xlen(f"{LANE}:f") == 1
+
+
 def test_the_end_of_a_session_in_a_signals_handler_waits_for_nobody_who_can_not_go_on(
     session, client
 ):

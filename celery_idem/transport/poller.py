@@ -161,7 +161,13 @@ class Poller(kombu_base.Poller):  # type: ignore[misc]
         connection in the middle of a wait."""
 
     def drop_deaf_connections(self) -> None:
-        """A half-open connection never becomes readable: drop it when its answer is overdue."""
+        """A half-open connection never becomes readable: drop it when its answer is overdue.
+
+        Not where nobody reads: Celery 5.7 turns the timers from another thread while it waits for
+        its pool to end.
+        """
+        if self._in_loop and threading.get_ident() != self._loop_thread:
+            return
         for channel in list(self._channels):
             connection, sent_at = channel._in_poll, getattr(channel, "_brpop_sent_at", None)
             if not connection or sent_at is None:

@@ -81,6 +81,7 @@ class Session:
         self._joined: set[str] = set()
         self._outbox: list[Held] = []
         self._on_the_way: list[Held] = []  # acks and requeues that were sent, and not answered
+        self._sent_before: set[Held] = set()  # acks that may have arrived, and are sent again
         self._requeues: list[Held] = []  # those that could not be sent
         self._oldest_ack_at = 0.0
         # both may be wanted by a signal's handler, in the thread that has them
@@ -201,6 +202,7 @@ class Session:
     def put_back(self, acks: Sequence[Held]) -> None:
         with self._lock:
             self._outbox[:0] = acks
+            self._sent_before.update(acks)
             self._arrived(acks)
 
     def _arrived(self, acks: Sequence[Held]) -> None:
@@ -221,10 +223,14 @@ class Session:
         """Look at the ack script's answer."""
         with self._lock:
             self._arrived(acks)
-        if not reply[0]:
+            again = {held.id for held in acks if held in self._sent_before}
+            self._sent_before.difference_update(acks)
+        stale = [bytes(item).decode() for item in reply[2::2]]
+        if reply[0]:  # nobody took anything over: what was sent before had arrived, unanswered
+            stale = [id_ for id_ in stale if id_ not in again]
+        else:
             self.declare_lost()
-        if len(reply) > 1:
-            stale = [bytes(item).decode() for item in reply[2::2]]
+        if stale:
             logger.warning(
                 "%d acks came too late: the messages were taken over, and run again",
                 len(stale),

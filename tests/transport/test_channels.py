@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from kombu import Consumer, Exchange, Producer, Queue
+import threading
+
+from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.asynchronous import Hub
+
+from tests.support.waiting import wait_until
+from tests.transport.conftest import streams
 
 
 def test_channels_of_one_connection_that_consume_one_queue_ack_what_they_took(connection, client):
@@ -57,3 +63,43 @@ def test_a_cancelled_consumer_leaves_the_others_of_its_queue_be(connection):
 
     assert [it.payload for it in got] == [1]
     stays.cancel()
+
+
+def test_a_channel_that_closes_before_it_has_read_that_its_acks_arrived_says_nothing(
+    redis_url, client, caplog
+):
+    with Connection(streams(redis_url)) as connection:
+        queue = connection.SimpleQueue("q")
+        queue.put("done")
+        message = queue.get(timeout=5)
+        channel = message.channel
+        channel.gathers_acks = True
+        message.ack()
+        channel.connection.cycle._register_BRPOP(channel)
+        wait_until(lambda: client.xlen("rs:{q}:0") == 0, what="the ack")
+
+    assert client.xlen("rs:{q}:f") == 0
+    assert "too late" not in caplog.text
+
+
+def test_only_who_reads_drops_a_connection_whose_answer_is_overdue(redis_url):
+    """Celery 5.7 turns the timers from another thread while it waits for its pool to end."""
+    with Connection(streams(redis_url)) as connection:
+        hub = Hub()
+        connection.register_with_event_loop(hub)
+        channel = connection.default_channel
+        Queue("q")(channel).consume(no_ack=False, callback=list)
+        cycle = channel.connection.cycle
+        cycle.on_poll_start()
+        waiting = channel._in_poll
+        assert waiting is not None
+        channel._brpop_sent_at -= 60
+
+        other = threading.Thread(target=cycle.drop_deaf_connections)
+        other.start()
+        other.join()
+        assert channel._in_poll is waiting
+
+        cycle.drop_deaf_connections()
+        assert channel._in_poll is None
+        hub.close()

@@ -71,6 +71,24 @@ def test_acks_on_their_way_at_the_end_of_a_session_come_before_its_good_bye(sess
     assert client.xlen(f"{LANE}:0") == client.xlen(f"{LANE}:f") == 0
 
 
+def test_an_ack_that_arrived_and_was_not_answered_is_none_that_comes_too_late(
+    session, client, caplog
+):
+    arrived, gone = take(session, client, 2)
+    for tag in (arrived, gone):
+        session.ack(tag)
+    client.xack(f"{LANE}:0", "w", arrived)
+    sent = session.take_acks()
+    session.put_back(sent[:1])
+
+    assert session.flush()
+    assert "too late" not in caplog.text
+
+    client.xack(f"{LANE}:0", "w", gone)
+    session.acked(sent[1:], scripts.ACK(session.client, *session.ack_call(sent[1:])))
+    assert "1 acks came too late" in caplog.text
+
+
 def test_what_the_server_refuses_to_take_back_is_held_as_before(session, client):
     [tag] = take(session, client)
     client.config_set("min-replicas-to-write", 1)

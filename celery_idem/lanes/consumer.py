@@ -8,6 +8,7 @@ import logging
 import random
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Set
 from typing import Any
 
@@ -24,6 +25,7 @@ from celery_idem.lanes.pool import (
     Running,
     ack_at_once,
     is_lost,
+    stop_asking_at_once,
     waits_for_threads,
     watch_pool,
 )
@@ -69,6 +71,7 @@ class WorkerLanes:
         self.run_time_s: float | None = None  #: of a job, on average of the recent ones
         self._lane_of: dict[str, str] = {}
         self._running: dict[int, Running] = {}
+        self._done: deque[Running] = deque()  # ended in threads, and not yet noted
         self._incoming: Any = None  # received, and not yet known to be delayed
         self._parked: dict[str, weakref.WeakSet[Any]] = {}
         limit = consumer.app.conf.get("worker_eta_task_limit")
@@ -219,6 +222,22 @@ class WorkerLanes:
         if self._end(entry, ran=True):
             self.pump()
 
+    def ended_elsewhere(self, entry: Running) -> None:
+        """The same from another thread: noted at the next :meth:`note_ends`, in the event loop."""
+        self._done.append(entry)
+
+    def note_ends(self) -> None:
+        """All ends of other threads, and only then new starts: where one of these fails, the loop
+        drops what else it was to call."""
+        if self._end_done():
+            self.pump()
+
+    def _end_done(self) -> bool:
+        ended = False
+        while self._done:
+            ended = self._end(self._done.popleft(), ran=True) or ended
+        return ended
+
     def _end(self, entry: Running, *, ran: bool) -> bool:
         if self._running.pop(id(entry.request), None) is None:
             return False
@@ -239,6 +258,7 @@ class WorkerLanes:
             if not entry.applied and entry.request not in state.reserved_requests:
                 self._end(entry, ran=False)
         self.forget_lost()
+        self._end_done()
         self.line.slots = self.slots
         self.line.version += 1
         if self.fetch is not None:
@@ -311,7 +331,7 @@ class LaneStep(bootsteps.StartStopStep):
         ack_at_once(consumer)
         if lanes.fetches:
             _say_what_is_replaced(consumer.app)
-        _stop_asking_at_once(consumer, lanes)
+        stop_asking_at_once(consumer, lanes)
         self._receiver = _receiver(lanes)
         signals.task_received.connect(self._receiver, sender=consumer, weak=False)
 
@@ -341,18 +361,6 @@ class LaneStep(bootsteps.StartStopStep):
             lanes.forget_waiting()
 
     shutdown = stop
-
-
-def _stop_asking_at_once(consumer: Any, lanes: WorkerLanes) -> None:
-    """Ask a lost connection for nothing more, not even while Celery closes it: green threads end
-    their jobs meanwhile, and a message that comes by a connection which nobody reads is lost."""
-    mourn: Callable[[BaseException], None] = consumer.on_connection_error_after_connected
-
-    def on_connection_error(error: BaseException) -> None:
-        lanes.fetch = None
-        mourn(error)
-
-    consumer.on_connection_error_after_connected = on_connection_error
 
 
 def _check_reserves(lanes: WorkerLanes) -> None:

@@ -167,6 +167,18 @@ def _at_once(act: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     act(*args, **kwargs)  # ack_log_error: it logs what goes wrong
 
 
+def stop_asking_at_once(consumer: Any, lanes: WorkerLanes) -> None:
+    """Ask a lost connection for nothing more, not even while Celery closes it: green threads end
+    their jobs meanwhile, and a message that comes by a connection which nobody reads is lost."""
+    mourn: Callable[[BaseException], None] = consumer.on_connection_error_after_connected
+
+    def on_connection_error(error: BaseException) -> None:
+        lanes.fetch = None
+        mourn(error)
+
+    consumer.on_connection_error_after_connected = on_connection_error
+
+
 def watch_pool(consumer: Any, lanes: WorkerLanes, waker: HubWaker | None) -> None:
     """Tell the lanes of every request that the pool takes and ends."""
     pool, hub = consumer.pool, consumer.hub
@@ -177,7 +189,8 @@ def watch_pool(consumer: Any, lanes: WorkerLanes, waker: HubWaker | None) -> Non
         consumer.timer.call_after(0, lanes.ended, (entry,))
 
     def in_thread(entry: Running) -> None:
-        hub.call_soon(lanes.ended, entry)
+        lanes.ended_elsewhere(entry)
+        hub.call_soon(lanes.note_ends)
         if waker is not None:
             waker.wake()
 

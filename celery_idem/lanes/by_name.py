@@ -9,8 +9,8 @@ from typing import Any
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import ConfigError
 from celery_idem.core.key import check_key
-from celery_idem.delivery import KEY_HEADER
-from celery_idem.lanes.routing import route_for
+from celery_idem.delivery import KEY_HEADER, LANE_HEADER
+from celery_idem.lanes.routing import DESTINATION, has_destination, lanes_of, route_for
 from celery_idem.task import IdempotentTask
 
 _MARK = "_idem_by_name"
@@ -46,9 +46,35 @@ def understood(app: Any, name: str, options: dict[str, Any]) -> dict[str, Any]:
         _refuse_a_plain_task(app, name, options)
         check_key(key, f"{name}: idem_key")
         options["headers"] = {**(options.get("headers") or {}), KEY_HEADER: key}
+    task = options.get("task_type") or app._tasks.get(name)
     if lane is not None:
-        return route_for(lane, binding_of(app).settings, options)
-    return options
+        options = route_for(lane, binding_of(app).settings, without_the_tasks_own(task, options))
+    return kept_in_lane(app, task, options)
+
+
+def without_the_tasks_own(task: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The options without a destination that is the task's attribute: Celery has put it there, and
+    what a call says wins over it."""
+    own = {it for it in DESTINATION if options.get(it) and options[it] == getattr(task, it, None)}
+    return {option: value for option, value in options.items() if option not in own}
+
+
+def kept_in_lane(app: Any, task: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """A message of a lane goes to the lane's queue by name, whatever kind of exchange that has.
+
+    Else the exchange and the routing key of a route would be joined with it, and count for more.
+    """
+    name = (options.get("headers") or {}).get(LANE_HEADER)
+    queue = options.get("queue")
+    if name is None or queue is None:
+        return options
+    lanes = lanes_of(binding_of(app).settings)
+    if (name, getattr(queue, "name", queue)) not in {(lane.name, lane.queue) for lane in lanes}:
+        return options
+    rest = {**options, "queue": None}
+    if has_destination(without_the_tasks_own(task, rest)):
+        return options
+    return {**options, "exchange": "", "routing_key": getattr(queue, "name", queue)}
 
 
 def _refuse_a_plain_task(app: Any, name: str, options: dict[str, Any]) -> None:

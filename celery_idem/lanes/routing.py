@@ -18,7 +18,8 @@ SENT_HEADER = "idem_sent_s"
 #: Message priorities that every broker knows.
 PRIORITIES = range(10)
 
-_DESTINATION = ("queue", "exchange", "routing_key")
+#: Options that say where a message goes.
+DESTINATION = ("queue", "exchange", "routing_key")
 
 
 def lanes_of(settings: Settings) -> tuple[Lane, ...]:
@@ -61,7 +62,7 @@ def route_for(lane: str, settings: Settings, options: Mapping[str, Any]) -> dict
 
 def has_destination(options: Mapping[str, Any]) -> bool:
     """Whether a call says by itself where its message goes."""
-    return any(options.get(name) for name in _DESTINATION)
+    return any(options.get(name) for name in DESTINATION)
 
 
 def check_priority(priority: object) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, signals
+from kombu import Exchange, Queue
 
 from celery_idem import ConfigError, IdempotentTask, KeyInvalid
 from celery_idem.lanes.install import install_lanes
@@ -83,6 +84,42 @@ def test_a_plain_task_goes_to_the_lane_of_its_call_whatever_the_routes_say(
     app.send_task("first.one")
 
     assert [message["queue"] for message in sent] == ["bulk", "critical", "elsewhere"]
+
+
+ROUTED: dict[str, Callable[[Celery], Any]] = {
+    "by name": lambda app: app.send_task("far.plain", lane="critical"),
+    "of the task": lambda app: app.tasks["far.plain"].apply_async(lane="critical"),
+    "a keyed task": lambda app: app.tasks["far.keyed"].apply_async((1,), lane="critical"),
+    "its own exchange": lambda app: app.tasks["a.exchange"].apply_async(lane="critical"),
+}
+
+
+@pytest.mark.parametrize("call", ROUTED)
+def test_a_lane_wins_over_a_route_and_a_task_that_name_an_exchange(
+    app: Celery, sent: list[dict[str, Any]], call: str
+) -> None:
+    far = Exchange("far", type="topic")
+    app.conf.task_queues = [Queue("far", far, "far.#"), Queue("critical", far, "critical.#")]
+    app.conf.task_routes = {"far.*": {"exchange": "far", "routing_key": "far.away"}}
+
+    @app.task(name="far.plain", shared=False)
+    def plain() -> None: ...
+
+    @app.task(name="far.keyed", base=IdempotentTask, idem_key="{n}", shared=False)
+    def keyed(n: int) -> None: ...
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Celery 5.7: say it in task_routes
+
+        @app.task(name="a.exchange", exchange="far", routing_key="far.away", shared=False)
+        def elsewhere() -> None: ...
+
+    ROUTED[call](app)
+    with app.connection_for_read() as connection:
+        message = connection.default_channel.basic_get("critical")
+
+    assert message is not None
+    assert len(sent) == 1
 
 
 def test_what_is_wrong_in_a_call_by_name_is_an_error_before_anything_is_sent(

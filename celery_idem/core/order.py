@@ -40,6 +40,9 @@ MAX_PHASE = 4096
 #: Charges of one lane that wait for their job's end; what was never run would pile up for ever.
 MAX_OPEN = 10_000
 
+#: Bounds of what a lane's weight or deadline may be: beyond, sums and shares are no numbers.
+LEAST, MOST = 1e-9, 1e9
+
 _LANE_KEYS = ("weight", "queue", "reserve", "deadline")
 
 
@@ -111,9 +114,11 @@ def check_weight(lane: str, weight: object) -> float:
 
 def _positive(lane: str, what: str, value: object) -> float:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type, operator]
+    if not number or not value > 0 or value == math.inf:  # type: ignore[operator]
         hint = "; to stop a lane, pause it or leave its queue out of -Q" if what == "weight" else ""
         raise ConfigError(f"idem: lane {lane!r}: {what} must be above 0, not {value!r}{hint}")
+    if not LEAST <= value <= MOST:  # type: ignore[operator]
+        raise ConfigError(f"idem: lane {lane!r}: {what} must be from {LEAST:g} to {MOST:g}")
     return float(value)  # type: ignore[arg-type]
 
 

@@ -137,8 +137,10 @@ class RedisFetch:
         channel.qos.can_consume = self.can_consume
 
     def queue_of(self, request: Any) -> str | None:
-        """The queue that this request, the latest, came from."""
-        return self._cycle.last_queue
+        """The queue that this request, the latest, came from; a broadcast came by no BRPOP."""
+        exchange = (request.delivery_info or {}).get("exchange")
+        by_broadcast: str | None = self._channel._fanout_to_queue.get(exchange)
+        return by_broadcast or self._cycle.last_queue
 
     def may_pump(self) -> bool:
         """Always: what is fetched was chosen already."""

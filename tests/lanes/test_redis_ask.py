@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from queue import Empty
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,3 +151,18 @@ def test_an_answer_on_its_way_is_read_though_no_lane_has_room(
 
     assert before
     assert not channel.qos.can_consume()
+
+
+def test_a_broadcast_is_not_taken_for_a_message_of_the_lane_before_it(
+    asking: tuple[RedisFetch, Any],
+) -> None:
+    fetch, channel = asking
+    channel._fanout_to_queue["news"] = "bcast.1"
+    fetch._cycle.rotate("low")
+
+    queues = [
+        fetch.queue_of(SimpleNamespace(delivery_info={"exchange": exchange}))
+        for exchange in ("news", "")
+    ]
+
+    assert queues == ["bcast.1", "low"]

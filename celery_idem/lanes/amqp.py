@@ -71,7 +71,7 @@ class AmqpFetch:
         self._channel = consumer.task_consumer.channel
         self._solo = type(consumer.pool).__module__.endswith("solo")
         self._slots = worker.slots
-        self._window = window_of(worker.slots, worker.run_time_s)
+        self._window = self._wanted()
         self._queue_of_tag: dict[str, str] = {}
         self._closed: dict[str, Any] = {}  # lane: its kombu queue
         self._parked_at: dict[str, int] = {}
@@ -83,6 +83,13 @@ class AmqpFetch:
         # Celery's own would set one window for the whole channel
         consumer.qos = QoS(lambda prefetch_count: None, self._window)
         self._gather(GATHER_S)
+
+    def _wanted(self) -> int:
+        """The window by run times, but no more delayed messages than the worker may hold; as many
+        as there are processes in any case, or some would be idle."""
+        slots = self._worker.slots
+        window = window_of(slots, self._worker.run_time_s)
+        return min(window, max(self._worker.parked_max, slots))
 
     def _set_window(self) -> None:
         """For consumers that start from now on (``global`` off is per consumer in RabbitMQ)."""
@@ -134,7 +141,7 @@ class AmqpFetch:
         """Close the taps of lanes without room, and follow the pool's size."""
         now_s = time.monotonic()
         self.note_room()
-        wanted = window_of(self._worker.slots, self._worker.run_time_s)
+        wanted = self._wanted()
         # a small difference is not worth new consumers
         if self._slots != self._worker.slots or not self._window / 2 < wanted <= self._window * 1.5:
             self._now("resize", self._resize)
@@ -249,7 +256,7 @@ class AmqpFetch:
     def _resize(self) -> None:
         """Windows are set when a consumer starts, so start all anew."""
         self._slots = self._worker.slots
-        self._window = window_of(self._slots, self._worker.run_time_s)
+        self._window = self._wanted()
         found = [self._cancel(lane.queue) for lane in self._worker.line.lanes]
         self._consume([queue for queue in found if queue is not None])
 

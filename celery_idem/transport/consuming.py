@@ -27,8 +27,6 @@ logger = logging.getLogger("celery_idem.transport")
 
 #: Values of an answer per message: lane, step, id, deliveries, requeues, since, waited, envelope.
 ROW = 8
-
-
 #: While stock's lists are accepted nobody rings for what comes there: longest wait in seconds.
 ACCEPT_EVERY_S = 0.5
 
@@ -340,7 +338,11 @@ class Consuming(Leasing):
         if consumers := self._consumers_of.get(queue):
             next(reversed(consumers.values()))(payload)
         else:  # its consumer was cancelled meanwhile
-            self.give_back([payload["properties"]["delivery_tag"]])
+            try:
+                self.give_back([payload["properties"]["delivery_tag"]])
+            except Exception:
+                self._inbox.appendleft((queue, payload))  # it is held yet
+                raise
 
     def _used(self, queue: str) -> None:
         """A message of this queue was taken."""

@@ -127,9 +127,8 @@ class Keeper:
                 if self._is_over():
                     return
                 if is_refused_for_good(error):
-                    # it was reached, and it may well be that others can do more
-                    logger.error("the keeper's work is refused: %s", error)
-                    time.sleep(min(REFUSED_PAUSE_S, session.terms.lease_s / 3))
+                    self._complain(error)
+                    time.sleep(RETRY_PAUSE_S)
                     continue
                 logger.info("the keeper can't reach the server: %s", error)
                 self._no_sweep_before = time.monotonic() + GRACE_AFTER_OUTAGE_S
@@ -159,7 +158,12 @@ class Keeper:
     def _turn(self, client: Any) -> float:
         """One round of work; the seconds until the next."""
         session = self.session
-        due_ms, over_ms = session.tick(client)
+        try:
+            due_ms, over_ms = session.tick(client)
+        except redis.RedisError:
+            # whatever it was, the living may have met it too, and need time to renew after it
+            self._no_sweep_before = time.monotonic() + GRACE_AFTER_OUTAGE_S
+            raise
         if session.leapt:
             self._no_sweep_before = time.monotonic() + GRACE_AFTER_OUTAGE_S
         return min(
@@ -170,6 +174,11 @@ class Keeper:
             self._do("lanes that expire", lambda: self._keep_lanes(client)),
             self._do("the dead", lambda: self._look_at_the_dead(client, over_ms / 1000)),
         )
+
+    def _complain(self, error: redis.RedisError) -> None:
+        if time.monotonic() >= self._next_at.get("a complaint", 0.0):
+            logger.error("the keeper's work is refused: %s", error)
+            self._next_at["a complaint"] = time.monotonic() + REFUSED_PAUSE_S
 
     def _do(self, name: str, duty: Callable[[], float]) -> float:
         """One duty, and the seconds until it wants to be done again. What the server refuses of it

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+import redis
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.asynchronous import Hub
 
+from celery_idem.transport import scripts
+from celery_idem.transport.answers import FetchAnswer
 from tests.support.waiting import wait_until
 from tests.transport.conftest import streams
 
@@ -80,6 +84,28 @@ def test_a_channel_that_closes_before_it_has_read_that_its_acks_arrived_says_not
 
     assert client.xlen("rs:{q}:f") == 0
     assert "too late" not in caplog.text
+
+
+def test_what_no_consumer_is_there_for_and_the_server_refuses_now_is_given_back_later(
+    connection, client
+):
+    connection.SimpleQueue("q").put("nobody's")
+    channel = connection.channel()
+    session = channel.join(["q"])
+    reply = scripts.FETCH(channel.raw, *channel._fetch_call(session, ["q"], [1]))
+    channel._fetched(FetchAnswer(["q"], [1]), reply)
+
+    client.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(redis.ConnectionError, match="NOREPLICAS"):
+            channel._deliver_next()
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+    assert len(session.held) == 1
+    channel._deliver_next()
+
+    assert session.held == {}
+    assert client.xlen("rs:{q}:f") == 1
 
 
 def test_only_who_reads_drops_a_connection_whose_answer_is_overdue(redis_url):

@@ -101,6 +101,29 @@ def test_what_the_server_refuses_for_good_keeps_no_keeper_from_the_dead(redis_ur
     mine.end()
 
 
+def test_who_was_refused_the_renewal_of_a_lease_gives_the_living_time_to_renew_theirs(
+    redis_url, client
+):
+    """Whatever it was, they may have been refused it too."""
+    pool = redis.ConnectionPool.from_url(redis_url)
+    mine, living = (Session(Keys(), pool, Terms(lease_s=6)) for _ in range(2))
+    for session in (mine, living):
+        session.join([Keys().lane("q")])
+    keeper = Keeper(mine, dict)
+    client.set("rs:due", "somebody's own")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        keeper._turn(mine.client)
+    client.delete("rs:due")
+    client.zadd("rs:leases", {living.name: 1})
+
+    keeper._turn(mine.client)
+    living.tick()
+
+    assert not living.lost
+    for session in (mine, living):
+        session.end()
+
+
 def test_a_keeper_that_is_refused_its_sleep_takes_over_from_the_dead(redis_url, client, caplog):
     caplog.set_level(logging.INFO)
     client.set("rs:wake", "somebody's own")

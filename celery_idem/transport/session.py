@@ -365,7 +365,8 @@ class Session:
         if self.ended:
             return
         try:
-            self._flush()
+            # once more over a new connection: what is done would be given back below, and run again
+            _ = self._flush() or self._flush()
             self.flush_requeues()
             self.ended = True
             if self._joined:

@@ -71,6 +71,26 @@ def test_acks_on_their_way_at_the_end_of_a_session_come_before_its_good_bye(sess
     assert client.xlen(f"{LANE}:0") == client.xlen(f"{LANE}:f") == 0
 
 
+def test_acks_whose_connection_is_lost_at_the_end_are_sent_again_before_its_good_bye(
+    session, client
+):
+    [tag] = take(session, client)
+    session.ack(tag)
+    execute, lost = session.client.execute_command, []
+
+    def lose_the_first(*args, **options):
+        if scripts.ACK.sha in args and not lost:
+            lost.append(args)
+            raise redis.ConnectionError("lost on its way")
+        return execute(*args, **options)
+
+    session.client.execute_command = lose_the_first
+    session.end()
+
+    assert lost
+    assert client.xlen(f"{LANE}:0") == client.xlen(f"{LANE}:f") == 0
+
+
 def test_an_ack_that_arrived_and_was_not_answered_is_none_that_comes_too_late(
     session, client, caplog
 ):

@@ -26,6 +26,8 @@ from celery_idem.core.settings import Settings, number, whole
 DEFAULT_VISIBILITY_TIMEOUT_S = 3600.0
 #: The same by transport (``driver_type``), of those that have such a timeout.
 VISIBILITY_DEFAULTS_S = {"redis": DEFAULT_VISIBILITY_TIMEOUT_S, "sqs": 1800.0}
+#: Transports that have none: what an app says of it counts nowhere.
+_WITHOUT_VISIBILITY = ("amqp", "redis-streams", "memory")
 
 ON_DUPLICATE = ("return", "ignore", "raise")
 ON_CONFLICT = ("wait", "skip", "raise")
@@ -132,8 +134,12 @@ def check_attributes(task: Any) -> None:
 def terms_of(task: Any, settings: Settings, visibility_timeout_s: float) -> Terms:
     """Work out the terms. Raises :class:`ConfigError` with the arithmetic for a retention that is
     too short, or a template that reads what the task doesn't take."""
-    window = window_of(task, visibility_timeout_s)
     explicit_s = _either(task.retention_s, settings.retention_s)
+    window = window_of(task, visibility_timeout_s)
+    if explicit_s is not None and not getattr(task, "autoretry_for", ()):
+        # whether a body asks for the longer one, only its source can tell (the doctor's IDEM002)
+        policies = retry_policies(task, visibility_timeout_s)
+        window = min(map(retry_window, policies), key=least_retention)
     return terms_kept(task, settings, retention(window, explicit_s))
 
 
@@ -163,23 +169,34 @@ def terms_kept(task: Any, settings: Settings, retention_s: float) -> Terms:
 
 def visibility_timeout_s(app: Any) -> float | None:
     """After which the app's broker gives a message that is not acked to another worker, in seconds;
-    ``None`` where it has no such timeout."""
-    try:
-        transport = app.connection_for_read().get_transport_cls()
-        kind = "" if transport.driver_name == "redis-streams" else str(transport.driver_type)
-    except (ImportError, KeyError, ValueError):  # no such library, transport, port: say so later
-        kind = (in_one(app.conf.broker_read_url or app.conf.broker_url) or "").partition(":")[0]
-    default = VISIBILITY_DEFAULTS_S.get(kind)
-    if default is None:
-        return None
-    options = app.conf.broker_transport_options or {}
-    return float(options.get("visibility_timeout", default))
+    ``None`` where it has no such timeout, or none is known."""
+    default = VISIBILITY_DEFAULTS_S.get(_transport(app))
+    return None if default is None else _visibility_option(app, default)
 
 
 def redelivery_s(app: Any) -> float:
     """How long a redelivery takes in the retry windows of the app's tasks, in seconds. The doctor
-    and a worker that starts both ask here."""
-    return visibility_timeout_s(app) or DEFAULT_VISIBILITY_TIMEOUT_S
+    and a worker that starts both ask here. Of a transport that is not known here, what the app
+    says of its visibility timeout is believed."""
+    known = visibility_timeout_s(app)
+    if known is None and _transport(app) not in _WITHOUT_VISIBILITY:
+        return _visibility_option(app, DEFAULT_VISIBILITY_TIMEOUT_S)
+    return known or DEFAULT_VISIBILITY_TIMEOUT_S
+
+
+def _transport(app: Any) -> str:
+    """``driver_type`` of the app's broker, or its URL's scheme where that is not to be had."""
+    try:
+        transport = app.connection_for_read().get_transport_cls()
+    except (ImportError, KeyError, ValueError):  # no such library, transport, port: say so later
+        return (in_one(app.conf.broker_read_url or app.conf.broker_url) or "").partition(":")[0]
+    streams = transport.driver_name == "redis-streams"
+    return "redis-streams" if streams else str(transport.driver_type)
+
+
+def _visibility_option(app: Any, default: float) -> float:
+    options = app.conf.broker_transport_options or {}
+    return float(options.get("visibility_timeout", default))
 
 
 def window_of(task: Any, visibility_timeout_s: float) -> RetryWindow:
@@ -199,15 +216,17 @@ def retry_policies(task: Any, visibility_timeout_s: float) -> tuple[RetryPolicy,
 
     A backoff is of automatic retries alone (Celery 5.7, ``celery/app/autoretry.py``, which also
     makes a whole number of its factor). Where a task has those, its body is taken to leave
-    retries to them.
+    retries to them. Where it has none, the second is what a body goes by that works its
+    countdowns out of these options (``get_exponential_backoff_interval(self.retry_backoff, …)``).
     """
     automatic = bool(getattr(task, "autoretry_for", ()))
-    backoff = getattr(task, "retry_backoff", False) if automatic else False
+    backoff = getattr(task, "retry_backoff", False)
+    factor = float(int(max(1.0, float(backoff)))) if backoff else 0.0
     asked = RetryPolicy(
         task_name=task.name,
         max_retries=task.max_retries,
         delay_s=float(task.default_retry_delay or 0),
-        backoff=float(int(max(1.0, float(backoff)))) if backoff else 0.0,
+        backoff=factor if automatic else 0.0,
         backoff_max_s=float(int(getattr(task, "retry_backoff_max", 600))),
         redelivery_s=visibility_timeout_s,
         run_s=hard_limit_s(task) or 0.0,
@@ -215,6 +234,7 @@ def retry_policies(task: Any, visibility_timeout_s: float) -> tuple[RetryPolicy,
     own = _retry_kwargs(task)
     return asked, replace(
         asked,
+        backoff=factor,
         max_retries=_either(own.get("max_retries"), asked.max_retries),
         delay_s=float(_either(own.get("countdown"), asked.delay_s)),
     )

@@ -37,14 +37,16 @@ def without_password(text: str) -> str:
 
 def why_unreadable(url: str, error: ValueError) -> str:
     """The error of whoever read the URL, unless it could cite a part of the password."""
-    if "@" in url and "@" not in server_of(url):
+    if url.partition(";")[0].count("@") > server_of(url).count("@"):
         return "in a password '/', '?', '#' and '[' are written %2F, %3F, %23 and %5B"
     return str(error)
 
 
 def scheme_of(url: str) -> str:
-    """What stands before the first colon: that much of any URL can be read."""
-    return url.partition(":")[0].lower()
+    """What stands before the first colon: that much of any URL can be read. Nothing where there is
+    none: ``redis`` is a name of Celery's for a backend, and no URL."""
+    scheme, colon, _ = url.partition(":")
+    return scheme.lower() if colon else ""
 
 
 def server_of(url: str) -> str:

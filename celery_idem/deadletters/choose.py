@@ -182,7 +182,7 @@ def _default(around: Surroundings) -> str:
 
 
 def _check(settings: LetterSettings) -> None:
-    text("dead_letters.store", settings.store, optional=True)
+    text("dead_letters.store", settings.store or None, optional=True)
     number("dead_letters.unknown_task_grace_s", settings.unknown_task_grace_s, least=0)
     number("dead_letters.flood_pause_s", settings.flood_pause_s, least=0)
     number("dead_letters.retention_s", settings.retention_s, least=60, optional=True)

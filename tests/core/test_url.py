@@ -8,6 +8,7 @@ import pytest
 
 from celery_idem.core import url as module
 from celery_idem.core.url import why_unreadable, without_password
+from celery_idem.stores.redis.connection import is_redis_url
 
 
 @pytest.mark.parametrize(
@@ -62,9 +63,15 @@ def test_the_reason_cites_no_part_of_a_password():
     error = ValueError("Port could not be cast to integer value as 's3'")
 
     assert "%2F" in why_unreadable("redis://:s3/cret@h", error)
+    assert "%2F" in why_unreadable("redis://:p@x:s3/cret@h", error)
     assert "%5B" in why_unreadable("redis://:s3[cret@h", ValueError("Invalid IPv6 URL"))
     assert why_unreadable("redis://h:s3", error) == str(error)
 
 
 def test_the_examples_are_right():
     assert doctest.testmod(module).failed == 0
+
+
+def test_a_backends_name_is_no_url():
+    assert [is_redis_url(it) for it in ("redis", "rediss", "sentinel", "", None)] == [False] * 5
+    assert [is_redis_url(it) for it in ("redis://", "REDISS://h", "sentinel://a;b")] == [True] * 3

@@ -14,8 +14,10 @@ from celery_idem import ConfigError, IdempotentTask, KeyInvalid, LeaseLost, idem
 from celery_idem.binding import binding_of
 from celery_idem.core.errors import BodyNotRun
 from celery_idem.core.record import Claimed, ClaimRequest, State
+from celery_idem.core.retry_window import retry_window
+from celery_idem.core.settings import Settings
 from celery_idem.guard import Holding
-from celery_idem.options import most_retries, window_of
+from celery_idem.options import most_retries, redelivery_s, retry_policies, terms_of, window_of
 from celery_idem.run import HOLDING
 from celery_idem.stores.memory import MemoryStore
 from tests.tasks.test_calls import World
@@ -239,6 +241,7 @@ def test_a_parameter_that_the_next_release_adds_makes_no_other_call(world: World
     ("options", "total_s"),
     [
         ({"retry_backoff": True}, 3 * 180),  # what a body asks for by self.retry() knows none
+        ({"retry_backoff": 500, "retry_backoff_max": 9000}, 500 + 1000 + 2000),  # or uses it itself
         ({"retry_backoff": True, "autoretry_for": (OSError,)}, 1 + 2 + 4),
         ({"retry_backoff": 0.5, "autoretry_for": (OSError,)}, 1 + 2 + 4),
         ({"retry_backoff": 2.5, "autoretry_for": (OSError,)}, 2 + 4 + 8),
@@ -248,6 +251,39 @@ def test_a_backoff_counts_in_the_window_as_celery_makes_it(
     world: World, options: dict[str, Any], total_s: int
 ) -> None:
     assert window_of(world.task(plain, max_retries=3, **options), 0).total_s == total_s
+
+
+@pytest.mark.parametrize(
+    ("broker", "seconds"),
+    [
+        ("redis://h/0", 86400),
+        ("sqs://", 86400),
+        ("foreign://h/db", 86400),  # a transport that is not known here: what the app says counts
+        ("amqp://h//", 3600),
+        ("redis-streams://h/0", 3600),
+        ("memory://", 3600),
+    ],
+)
+def test_a_redelivery_takes_what_the_app_says_where_its_broker_may_go_by_it(
+    broker: str, seconds: float
+) -> None:
+    app = Celery(broker=broker, set_as_current=False)
+    app.conf.broker_transport_options = {"visibility_timeout": 86400}
+
+    assert redelivery_s(app) == seconds
+
+
+def test_where_only_the_body_knows_its_pauses_records_outlive_the_longest(
+    world: World,
+) -> None:
+    own = {"max_retries": 14, "retry_backoff": 60, "retry_backoff_max": 86400}
+    needed_s = 2 * retry_window(retry_policies(world.task(plain, **own), 3600)[1]).total_s
+    computed = world.task(plain, name="calls.computed", **own)
+    explicit = world.task(plain, name="calls.explicit", retention_s=2 * 86400, **own)
+
+    assert needed_s > 8 * 86400
+    assert terms_of(computed, Settings(), 3600).retention_ms >= needed_s * 1000
+    assert terms_of(explicit, Settings(), 3600).retention_ms == 2 * 86400 * 1000
 
 
 @pytest.mark.parametrize(

@@ -236,8 +236,11 @@ class Keeper:
         patience_s = self._no_sweep_before - time.monotonic()
         if over_s > 0 or patience_s > 0:
             return max(over_s, patience_s, 0.05) + 0.05 * random.random()
-        while taking_over.sweep(client, self.session.keys):
+        while (swept := taking_over.sweep(client, self.session.keys)).more:
             pass
+        if swept.stuck:
+            self._next_at["the dead"] = time.monotonic() + REFUSED_PAUSE_S
+            return REFUSED_PAUSE_S
         return 0.2
 
     def _sleep(self, client: Any, seconds: float) -> None:

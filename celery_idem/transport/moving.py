@@ -188,7 +188,7 @@ def roll_back(
 
 def take_over(channel: Any) -> None:
     """What dead workers of ours held waits again; nobody else may be there to see to it."""
-    while taking_over.sweep(channel.raw, channel.keys):
+    while taking_over.sweep(channel.raw, channel.keys).more:
         pass
 
 

@@ -370,7 +370,7 @@ class Session:
             self.flush_requeues()
             self.ended = True
             if self._joined:
-                while taking_over.sweep(self.client, self.keys, end=self.name):
+                while taking_over.sweep(self.client, self.keys, end=self.name).more:
                     pass
         except redis.RedisError as error:
             logger.info("could not say good-bye, the lease will run out: %s", error)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_idem.transport import scripts
 from celery_idem.transport.keys import Keys
@@ -29,9 +29,15 @@ def audit(client: Any, keys: Keys, lanes: Iterable[str]) -> None:
             logger.warning("%d sessions had no lease and are taken over", found)
 
 
-def sweep(client: Any, keys: Keys, *, end: str = "") -> bool:
-    """Take over what dead sessions held, and the one that is to ``end``; True when there is more
-    to do."""
+class Swept(NamedTuple):
+    """What a call of the sweep tells its caller."""
+
+    more: bool  #: there is more to do now
+    stuck: bool  #: of some lane something can't be taken over
+
+
+def sweep(client: Any, keys: Keys, *, end: str = "") -> Swept:
+    """Take over what dead sessions held, and the one that is to ``end``."""
     moved, more, *rest = scripts.SWEEP(
         client, [keys.leases, keys.dying], [keys.session_prefix, SWEEP_BATCH, end]
     )
@@ -42,7 +48,7 @@ def sweep(client: Any, keys: Keys, *, end: str = "") -> bool:
             _complain(*item)
     if moved and not end:
         logger.info("%d messages were taken over", moved)
-    return bool(more)
+    return Swept(bool(more), any(not isinstance(item, bytes) for item in rest))
 
 
 def _complain(lane: bytes, why: bytes) -> None:

@@ -10,7 +10,7 @@ import redis
 from kombu import Connection, Queue
 
 from celery_idem.transport import scripts
-from celery_idem.transport.keeper import Keeper
+from celery_idem.transport.keeper import REFUSED_PAUSE_S, Keeper
 from celery_idem.transport.keys import Keys
 from celery_idem.transport.session import Session, Terms
 from tests.support.waiting import wait_until
@@ -98,6 +98,27 @@ def test_what_the_server_refuses_for_good_keeps_no_keeper_from_the_dead(redis_ur
     keeper._turn(mine.client)
 
     assert client.zscore("rs:leases", dead.name) is None
+    mine.end()
+
+
+def test_what_can_not_be_taken_over_is_tried_again_seconds_later(redis_url, client):
+    pool = redis.ConnectionPool.from_url(redis_url)
+    mine, dead = (Session(Keys(), pool, Terms(lease_s=6)) for _ in range(2))
+    client.xgroup_create("rs:{q}:0", "w", id="0", mkstream=True)
+    client.xadd("rs:{q}:0", {"m": "held", "n": "0"})
+    for session in (mine, dead):
+        session.join([Keys().lane("q")])
+    client.xreadgroup("w", dead.name, {"rs:{q}:0": ">"})
+    client.set("rs:{q}:f", "somebody's own")
+    client.zadd("rs:leases", {dead.name: 1})
+    keeper = Keeper(mine, dict)
+
+    assert keeper._look_at_the_dead(mine.client, 0) == REFUSED_PAUSE_S
+    assert "the dead" in keeper._next_at
+    client.delete("rs:{q}:f")
+    assert keeper._look_at_the_dead(mine.client, 0) < REFUSED_PAUSE_S
+
+    assert client.xlen("rs:{q}:f") == 1
     mine.end()
 
 

@@ -232,6 +232,18 @@ def test_a_lane_that_can_not_be_cleared_stops_no_other_one_and_is_tried_again(cl
     assert client.exists(DYING) == 0
 
 
+def test_a_session_that_ends_asks_for_no_more_calls_because_of_one_that_is_stuck(client):
+    client.sadd(f"{SESSIONS}stuck", LANE)
+    client.set(FRONT, "somebody's own")
+    holds(client, "stuck", MAIN)
+    assert sweep(client, end="stuck")[1] == 0
+    client.sadd(f"{SESSIONS}me", OTHER)
+
+    assert sweep(client, end="me")[:2] == [0, 0]
+
+    assert client.zrange(DYING, 0, -1) == ["stuck"]
+
+
 def test_a_session_that_ends_itself_is_swept_at_once_and_wakes_another(client):
     """Also where it held nothing: it may have been woken for what it did not take."""
     client.zadd(LEASES, {"me": now_ms(client) + HOUR_MS})

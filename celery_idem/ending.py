@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, InvalidTaskError, Reject, Retry
 from celery.utils.imports import symbol_by_name
 from celery.worker.request import Request
 
@@ -88,7 +88,19 @@ def joined(given: Any, ours: type[Request], task_name: str) -> type[Request]:
 
 
 class EndingRequest(Request):
-    """Celery's request, which sets its message aside before it is acked for good."""
+    """Celery's request, which sets its message aside before it is acked for good.
+
+    Raises ``InvalidTaskError``, which sets it aside as well, for a body that can be read and is
+    none of a task: Celery finds that out when the body is to run, outside of what it reports.
+    """
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **options)
+        args, kwargs, embed = self._payload
+        shapes = (args, (list, tuple)), (kwargs, dict), (embed, (dict, type(None)))
+        for name, (value, allowed) in zip(("args", "kwargs", "embed"), shapes, strict=True):
+            if not isinstance(value, allowed):
+                raise InvalidTaskError(f"the body's {name} can't be of type {type(value).__name__}")
 
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False

@@ -26,6 +26,13 @@ WORKER_LOST = "worker_lost"
 EXPIRED = "expired"
 REVOKED = "revoked"
 
+#: A body's parts, and of what types Celery can use them.
+_BODY: dict[str, tuple[type, ...]] = {
+    "args": (list, tuple),
+    "kwargs": (dict,),
+    "embed": (dict, type(None)),
+}
+
 
 def _no_dead_letters(request: Any, why: str, info: Any) -> bool:
     """Until dead letters are installed, what ends here is acked as Celery does."""
@@ -96,11 +103,10 @@ class EndingRequest(Request):
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
-        args, kwargs, embed = self._payload
-        shapes = (args, (list, tuple)), (kwargs, dict), (embed, (dict, type(None)))
-        for name, (value, allowed) in zip(("args", "kwargs", "embed"), shapes, strict=True):
+        payload: Any = self._payload  # type: ignore[attr-defined]
+        for part, value, allowed in zip(_BODY, payload, _BODY.values(), strict=True):
             if not isinstance(value, allowed):
-                raise InvalidTaskError(f"the body's {name} can't be of type {type(value).__name__}")
+                raise InvalidTaskError(f"the body's {part} can't be of type {type(value).__name__}")
 
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False

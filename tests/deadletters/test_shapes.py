@@ -60,7 +60,7 @@ def test_bodies_of_another_shape_end_no_worker_and_become_letters(stage: Stage) 
                 producer.publish(
                     json.dumps(body), exchange="", routing_key="celery",
                     content_type="application/json", content_encoding="utf-8",
-                    headers={"task": task, "id": task_id, "lang": "py", "argsrepr": "", "retries": 0},
+                    headers={"task": task, "id": task_id, "lang": "py", "retries": 0},
                 )  # fmt: skip
 
     assert stage.tasks.good.delay("after all of them").get(timeout=DEADLINE_S)

@@ -19,7 +19,7 @@ from celery_idem.doctor.loading import Broken, load_tasks
 from celery_idem.doctor.servers import Servers
 from celery_idem.doctor.source.effects import Traced, trace
 from celery_idem.doctor.source.module import Module
-from celery_idem.doctor.source.names import Names
+from celery_idem.doctor.source.names import names_in
 from celery_idem.doctor.source.reader import Reader
 from celery_idem.lanes.consumer import LaneStep
 from celery_idem.options import hard_limit_s, redelivery_s, visibility_timeout_s
@@ -153,7 +153,7 @@ class Project:
                 Traced()
                 if source is None
                 else trace(
-                    Names(self.reader, source.module, source.function, source.owner),
+                    names_in(self.reader, source.module, source.function, source.owner),
                     source.function,
                 )
             )

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from celery_idem.doctor.finding import Check, Finding, Place, Severity
 from celery_idem.doctor.project import Project, TaskFacts
 from celery_idem.doctor.source.claims import claims_of
-from celery_idem.doctor.source.names import Names
+from celery_idem.doctor.source.names import names_in
 
 
 def look(project: Project) -> Iterator[Finding]:
@@ -21,7 +21,7 @@ def look(project: Project) -> Iterator[Finding]:
         source = project.reader.source_of_task(facts.task)
         if source is None:
             continue
-        names = Names(project.reader, source.module, source.function, source.owner)
+        names = names_in(project.reader, source.module, source.function, source.owner)
         claims = claims_of(source.function, names)
         entries = [it.entry for it in project.effects_of(facts).every]
         lines = sorted(int(getattr(it, "lineno", 0)) for it in entries)

@@ -21,7 +21,7 @@ from celery_idem.doctor.finding import Check, Finding, Place, Severity
 from celery_idem.doctor.project import Project, TaskFacts
 from celery_idem.doctor.source.claims import claims_of, gives_back, is_kept_on_purpose
 from celery_idem.doctor.source.delays import retries_of
-from celery_idem.doctor.source.names import Names
+from celery_idem.doctor.source.names import names_in
 from celery_idem.doctor.source.reader import TaskSource
 
 
@@ -30,7 +30,7 @@ def look(project: Project) -> Iterator[Finding]:
         source = project.reader.source_of_task(facts.task)
         if source is None or not _may_run_again(facts, source):
             continue
-        names = Names(project.reader, source.module, source.function, source.owner)
+        names = names_in(project.reader, source.module, source.function, source.owner)
         for claim in claims_of(source.function, names):
             if not claim.by_hand or is_kept_on_purpose(claim, names):
                 continue

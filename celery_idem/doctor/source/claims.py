@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from celery_idem.doctor.source.clients import words_of
@@ -63,19 +63,26 @@ def _by_hand(function: Function, names: Names) -> Iterator[Claim]:
     for statement in ast.walk(function):
         if not isinstance(statement, ast.If):
             continue
-        for call in _calls_behind(statement.test, names):
-            what = _claims(call, names)
-            if what:
-                yield Claim(call, what, True, statement)
+        for call, what in _claims_behind(statement.test, names):
+            yield Claim(call, what, True, statement)
 
 
-def _calls_behind(test: ast.expr, names: Names) -> Iterator[ast.Call]:
-    """Calls in a condition, and those whose answer a name in it is."""
+def _claims_behind(test: ast.expr, names: Names) -> Iterator[tuple[ast.Call, str]]:
+    """Claims in a condition, and those whose answer a name in it is."""
     for node in ast.walk(test):
         if isinstance(node, ast.Call):
-            yield node
+            yield from _claims_among([node], names)
         elif isinstance(node, ast.Name):
-            yield from (it for it in names.assigned(node.id) if isinstance(it, ast.Call))
+            yield from _claims_of_name(node.id, names)
+
+
+def _claims_of_name(name: str, names: Names) -> list[tuple[ast.Call, str]]:
+    return names.once(("claims", name), lambda: _claims_among(names.assigned(name), names))
+
+
+def _claims_among(values: Iterable[ast.expr], names: Names) -> list[tuple[ast.Call, str]]:
+    calls = [(it, _claims(it, names)) for it in values if isinstance(it, ast.Call)]
+    return [(call, what) for call, what in calls if what]
 
 
 def _claims(call: ast.Call, names: Names) -> str:

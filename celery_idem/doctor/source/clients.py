@@ -172,9 +172,8 @@ def is_keyed(call: ast.Call, names: Names) -> bool:
 
 
 def _is_step(node: ast.expr, names: Names) -> bool:
-    if isinstance(node, ast.Name):
-        return any(_is_step(value, names) for value in names.assigned(node.id))
-    return isinstance(node, ast.Attribute) and node.attr == "step"
+    values = names.behind(node)
+    return any(isinstance(it, ast.Attribute) and it.attr == "step" for it in values)
 
 
 def words_of(node: ast.AST, names: Names | None = None) -> set[str]:
@@ -186,11 +185,18 @@ def words_of(node: ast.AST, names: Names | None = None) -> set[str]:
             found |= set(words_in(part.value))
         elif isinstance(part, ast.Name):
             found |= set(words_in(part.id))
-            for value in names.assigned(part.id) if names else ():
-                found |= words_of(value)
+            if names:
+                found |= _words_of_values(part.id, names)
         elif isinstance(part, ast.Attribute):
             found |= set(words_in(part.attr))
     return found
+
+
+def _words_of_values(name: str, names: Names) -> set[str]:
+    return names.once(
+        ("words of values", name),
+        lambda: set[str]().union(*map(words_of, names.assigned(name))),
+    )
 
 
 def words_in(text: str) -> list[str]:
@@ -248,15 +254,12 @@ def _only_asks(call: ast.Call, names: Names) -> bool:
 
 
 def _dict_keys(node: ast.expr, names: Names) -> Iterator[str]:
-    if isinstance(node, ast.Name):
-        for value in names.assigned(node.id):
-            yield from _dict_keys(value, names)
-    elif isinstance(node, ast.Dict):
-        for key in node.keys:
-            if isinstance(key, ast.Constant):
-                yield str(key.value)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
-        yield from (it.arg for it in node.keywords if it.arg)
+    for value in names.behind(node):
+        if isinstance(value, ast.Dict):
+            yield from (str(it.value) for it in value.keys if isinstance(it, ast.Constant))
+        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            if value.func.id == "dict":
+                yield from (it.arg for it in value.keywords if it.arg)
 
 
 def _f_expression(keyword: ast.keyword, names: Names) -> str:

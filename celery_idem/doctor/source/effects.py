@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from celery_idem.doctor.source.clients import effect_of, grown_field, growth_of
 from celery_idem.doctor.source.module import Function, Module
-from celery_idem.doctor.source.names import Names
+from celery_idem.doctor.source.names import Callee, Names, names_in
 from celery_idem.doctor.source.state import decides_by_state
 
 #: How deep calls are followed.
@@ -69,10 +69,39 @@ class Traced:
             self.guards or other.guards,
         )
 
+    def entered_by(self, entry: ast.AST) -> Traced:
+        """The same, led to by this call."""
+        changed = {it: replace(it, entry=entry) for it in self.every if it.entry is not entry}
+        if not changed:
+            return self
+        longest = tuple(changed.get(it, it) for it in self.longest)
+        return replace(self, every=tuple(changed.get(it, it) for it in self.every), longest=longest)
+
     def instead(self, other: Traced) -> Traced:
         """Either of them."""
         longest = max(self.longest, other.longest, key=len)
         return Traced(self.every + other.every, longest, self.ends and other.ends)
+
+
+@dataclass(frozen=True)
+class _Branched:
+    """An ``if``, and what stands before it in its block, back to the ``if`` before."""
+
+    before: Traced
+    asked: Traced
+    yes: Traced
+    no: Traced
+
+    def followed_by(self, tail: Traced) -> Traced:
+        both = self._with(tail)
+        return self.before.then(self.asked.then(both))
+
+    def _with(self, tail: Traced) -> Traced:
+        if self.yes.ends and not self.no.ends:
+            return self.yes.instead(self.no.then(tail))
+        if self.no.ends and not self.yes.ends:
+            return self.no.instead(self.yes.then(tail))
+        return self.yes.instead(self.no).then(tail)
 
 
 def trace(names: Names, function: Function) -> Traced:
@@ -91,28 +120,30 @@ class _Walk:
 
     def body(self, statements: Sequence[ast.stmt]) -> Traced:
         done, walk = Traced(), self
+        branched: list[_Branched] = []
+        block = statements
         for place, statement in enumerate(statements):
             if isinstance(statement, ast.If):
-                return done.then(walk._if(statement, statements[place + 1 :]))
-            done = done.then(walk._statement(statement, statements))
+                # a loop, not a recursion: a body may have a thousand of them
+                branched.append(walk._if(statement, done))
+                done, block = Traced(), statements[place + 1 :]
+                walk = replace(walk, guarded=walk.guarded or branched[-1].asked.guards)
+                continue
+            done = done.then(walk._statement(statement, block))
             if done.ends:
-                return done
-            walk = replace(self, guarded=self.guarded or done.guards)
+                break
+            walk = replace(walk, guarded=walk.guarded or done.guards)
+        for it in reversed(branched):
+            done = it.followed_by(done)
         return done
 
-    def _if(self, statement: ast.If, rest: Sequence[ast.stmt]) -> Traced:
+    def _if(self, statement: ast.If, before: Traced) -> _Branched:
         asked = self._expression(statement.test)
         decides = decides_by_state(statement.test, self.names)
         inside = replace(self, guarded=self.guarded or decides)
         yes, no = inside.body(statement.body), inside.body(statement.orelse)
         guards = decides and (yes.ends or no.ends)
-        asked = replace(asked, guards=guards)
-        tail = (inside if guards else self).body(rest)
-        if yes.ends and not no.ends:
-            return asked.then(yes.instead(no.then(tail)))
-        if no.ends and not yes.ends:
-            return asked.then(no.instead(yes.then(tail)))
-        return asked.then(yes.instead(no)).then(tail)
+        return _Branched(before, replace(asked, guards=guards), yes, no)
 
     def _statement(self, statement: ast.stmt, block: Sequence[ast.stmt]) -> Traced:
         if isinstance(statement, _NOT_RUN):
@@ -194,8 +225,14 @@ class _Walk:
         callee = self.names.callee(call)
         if callee is None or callee.function in self.followed or len(self.through) >= MOST_DEPTH:
             return Traced()
+        key = (self.through, self.followed, self.guarded, self.in_loop)
+        # the same wherever in a body it is called, but for the entry
+        done = self.names.of(callee).once(("traced", key), lambda: self._trace_callee(callee, call))
+        return done.entered_by(self.entry or call)
+
+    def _trace_callee(self, callee: Callee, call: ast.Call) -> Traced:
         names = self.names.of(callee)
-        outside = Names(self.names.reader, callee.module)
+        outside = names_in(self.names.reader, callee.module)
         guards = any(outside.resolve(it) in _GUARDS for it in callee.function.decorator_list)
         walk = _Walk(
             names,

@@ -2,19 +2,24 @@
 
 Flow is not followed: an assigned name stands for the first value that can be told. What can't be
 told is ``""``, and then nothing is said of it.
+
+A name may be assigned many times, from itself or from others: ``text = text.replace("a", "")``. So
+every answer is kept, and looked for once: else each assignment would be followed by all of them.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_idem.doctor.source.module import Function, Module
 
 if TYPE_CHECKING:
     from celery_idem.doctor.source.reader import Reader
+
+Kept = TypeVar("Kept")
 
 #: How many names are looked through for one: aliases of aliases, and re-exports.
 MOST_HOPS = 16
@@ -33,8 +38,22 @@ class Callee:
     owner: ast.ClassDef | None = None
 
 
+def names_in(
+    reader: Reader,
+    module: Module,
+    function: Function | None = None,
+    owner: ast.ClassDef | None = None,
+    outer: Names | None = None,
+) -> Names:
+    """The names that code in a function, class or module sees: the same for all who ask."""
+    key = (module, function, owner, outer)
+    if key not in reader.names:
+        reader.names[key] = Names(reader, module, function, owner, outer)
+    return reader.names[key]
+
+
 class Names:
-    """The names that code in one function, class or module sees."""
+    """The names that code in one function, class or module sees. Made by ``names_in``."""
 
     def __init__(
         self,
@@ -46,6 +65,7 @@ class Names:
     ) -> None:
         self.reader, self.module, self.function, self.owner = reader, module, function, owner
         self._outer = outer
+        self._kept: dict[Hashable, Any] = {}
         self._assigned = dict(_assignments(function)) if function else {}
         self._parameters = _parameters(function) if function else {}
         self._inner = {
@@ -80,6 +100,19 @@ class Names:
         values = self._assigned.get(name, [])
         return values or (self._outer.assigned(name) if self._outer else [])
 
+    def behind(self, node: ast.expr) -> list[ast.expr]:
+        """The expression itself; of a name its values, through names that stand for names."""
+        if not isinstance(node, ast.Name):
+            return [node]
+        return self.once(("behind", node.id), lambda: self._behind(node))
+
+    def once(self, key: Hashable, find: Callable[[], Kept]) -> Kept:
+        """What is found for a key, looked for at the first time only."""
+        if key not in self._kept:
+            self._kept[key] = find()
+        found: Kept = self._kept[key]
+        return found
+
     def callee(self, call: ast.Call) -> Callee | None:
         """The project's function that is called, if it is one."""
         inner = self._inner_function(call.func)
@@ -92,7 +125,7 @@ class Names:
         """The names that the called function sees."""
         inside = callee.function in self._inner.values()
         outer = self if inside else None
-        return Names(self.reader, callee.module, callee.function, callee.owner, outer)
+        return names_in(self.reader, callee.module, callee.function, callee.owner, outer)
 
     # -- pieces
 
@@ -102,7 +135,22 @@ class Names:
         found = self._inner.get(node.id)
         return found or (self._outer._inner_function(node) if self._outer else None)
 
+    def _behind(self, name: ast.Name) -> list[ast.expr]:
+        found: list[ast.expr] = []
+        todo, seen = [name.id], {name.id}
+        while todo:
+            for value in self.assigned(todo.pop()):
+                if not isinstance(value, ast.Name):
+                    found.append(value)
+                elif value.id not in seen:
+                    seen.add(value.id)
+                    todo.append(value.id)
+        return found
+
     def _name(self, name: str, hops: int) -> str:
+        return self.once(("name", name, hops), lambda: self._find_name(name, hops))
+
+    def _find_name(self, name: str, hops: int) -> str:
         for value in self._assigned.get(name, []):
             found = self.resolve(value, hops)
             if found:
@@ -135,7 +183,7 @@ class Names:
 
 def calls_in(reader: Reader, module: Module) -> Iterator[tuple[Names, ast.Call]]:
     """Every call in a file, with the names that it sees."""
-    return _calls_below(module.tree, Names(reader, module))
+    return _calls_below(module.tree, names_in(reader, module))
 
 
 def _calls_below(node: ast.AST, names: Names) -> Iterator[tuple[Names, ast.Call]]:
@@ -145,11 +193,11 @@ def _calls_below(node: ast.AST, names: Names) -> Iterator[tuple[Names, ast.Call]
             for decorator in child.decorator_list:
                 yield from _calls_below(ast.Expr(decorator), names)
             outer = names if names.function else None
-            inner = Names(names.reader, names.module, child, names.owner, outer)
+            inner = names_in(names.reader, names.module, child, names.owner, outer)
             for statement in child.body:
                 yield from _calls_below(ast.Module([statement], []), inner)
         elif isinstance(child, ast.ClassDef):
-            yield from _calls_below(child, Names(names.reader, names.module, None, child))
+            yield from _calls_below(child, names_in(names.reader, names.module, None, child))
         else:
             if isinstance(child, ast.Call):
                 yield names, child
@@ -167,8 +215,11 @@ def module_name(reader: Reader, module: Module, name: str, hops: int = MOST_HOPS
     values = module.assigned.get(name)
     if values is None:
         return name
-    names = Names(reader, module)
-    return next(filter(None, (names.resolve(it, hops - 1) for it in values)), "")
+    names = names_in(reader, module)
+    return names.once(
+        ("of the module", name, hops),
+        lambda: next(filter(None, (names.resolve(it, hops - 1) for it in values)), ""),
+    )
 
 
 def shared_value(reader: Reader, path: str, hops: int = MOST_HOPS) -> str:
@@ -191,14 +242,19 @@ def member(
     """What ``self.name`` stands for in a class: a method's path, or the value of an attribute."""
     if hops <= 0:
         return ""
-    names = Names(reader, module)
+    names = names_in(reader, module)
+    return names.once(("member", owner, name, hops), lambda: _member(names, owner, name, hops))
+
+
+def _member(names: Names, owner: ast.ClassDef, name: str, hops: int) -> str:
+    reader, module = names.reader, names.module
     for statement in owner.body:
         if isinstance(statement, Function) and statement.name == name:
             if any(names.resolve(it, hops - 1) in _PROPERTIES for it in statement.decorator_list):
                 return returned(reader, Callee(module, statement, owner), hops - 1)
             return f"{module.name}.{owner.name}.{name}"
     for value, inside in _attribute_values(owner, name):
-        found = Names(reader, module, inside, owner).resolve(value, hops - 1)
+        found = names_in(reader, module, inside, owner).resolve(value, hops - 1)
         if found:
             return found
     for base in owner.bases:
@@ -211,8 +267,12 @@ def member(
 
 def returned(reader: Reader, callee: Callee, hops: int = MOST_HOPS) -> str:
     """What a function of the project returns."""
-    names = Names(reader, callee.module, callee.function, callee.owner)
-    for node in ast.walk(callee.function):
+    names = names_in(reader, callee.module, callee.function, callee.owner)
+    return names.once(("returned", hops), lambda: _returned(names, callee.function, hops))
+
+
+def _returned(names: Names, function: Function, hops: int) -> str:
+    for node in ast.walk(function):
         if isinstance(node, (ast.Return, ast.Yield)) and node.value is not None:
             found = names.resolve(node.value, hops - 1)
             if found:

@@ -9,15 +9,18 @@ import re
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import celery
 
 from celery_idem.doctor.finding import Place
 from celery_idem.doctor.source.module import Function, Module, first_line, signature_end
+
+if TYPE_CHECKING:
+    from celery_idem.doctor.source.names import Names
 
 #: where Celery and this package are
 _NOT_THE_PROJECTS = (f"{Path(celery.__file__).parent}/", f"{Path(__file__).parents[2]}/")
@@ -46,6 +49,8 @@ class Reader:
     def __init__(self) -> None:
         self._modules: dict[Path, Module | None] = {}
         self._unloaded: dict[str, Path | None] = {}
+        #: what code in each place sees: kept by ``names_in``
+        self.names: dict[Hashable, Names] = {}
 
     def module(self, path: str | Path, name: str = "") -> Module | None:
         """The parsed file, or None where it can't be read. Its name is told from its place where

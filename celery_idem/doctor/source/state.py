@@ -7,8 +7,8 @@ look at the state, and of an HTTP answer its content alone may be: not ``ok``, n
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, replace
 
 from celery_idem.doctor.source.clients import effect_of, is_http, words_in
 from celery_idem.doctor.source.names import Names
@@ -30,6 +30,7 @@ _OF_THE_EXCHANGE = {
     "", "status_code", "status", "ok", "reason", "reason_phrase", "code", "getcode", "is_success",
     "is_error", "is_client_error", "is_server_error", "elapsed", "headers", "url", "history",
 }  # fmt: skip
+_CONTENT = "content"
 #: the status that tells of the work: what was asked for is not there yet
 _NOT_THERE = 404
 #: How many names and functions are looked through for the call that gave an answer.
@@ -41,7 +42,7 @@ class _Answer:
     """Of a call that goes out."""
 
     of_effect: bool
-    part: str  #: what is read of it first: ``json``, ``status_code``
+    part: str  #: what is read of it first: ``status_code``, or ``_CONTENT``; ``""``: nothing
 
 
 def decides_by_state(test: ast.expr, names: Names) -> bool:
@@ -51,23 +52,27 @@ def decides_by_state(test: ast.expr, names: Names) -> bool:
     for node in ast.walk(test):
         if isinstance(node, ast.Compare) and _asks_whether_it_is_there(node, names):
             return True
-        values = names.assigned(node.id) if isinstance(node, ast.Name) else [node]
-        for value in values:
-            if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-                if value.func.attr in _DECIDES or _sets_if_absent(value):
-                    return True
+        if _decides(node) or (isinstance(node, ast.Name) and _decides_by_value(node.id, names)):
+            return True
     return False
 
 
-def _sets_if_absent(call: ast.Call) -> bool:
-    return any(it.arg == "nx" for it in call.keywords)
+def _decides_by_value(name: str, names: Names) -> bool:
+    return names.once(("decides", name), lambda: any(map(_decides, names.assigned(name))))
+
+
+def _decides(node: ast.AST) -> bool:
+    """Whether it is a call whose answer tells whether this caller was the first."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    return node.func.attr in _DECIDES or any(it.arg == "nx" for it in node.keywords)
 
 
 def _asks_whether_it_is_there(test: ast.Compare, names: Names) -> bool:
     """``requests.head(url).status_code == 404``."""
     if not any(isinstance(it, ast.Constant) and it.value == _NOT_THERE for it in ast.walk(test)):
         return False
-    answers = list(_answers(test.left, names))
+    answers = _answers(test.left, names)
     return bool(answers) and not any(it.of_effect for it in answers)
 
 
@@ -79,7 +84,6 @@ def _words(node: ast.AST, names: Names, depth: int = 0) -> set[str]:
             return set()
     if any(it.of_effect or it.part in _OF_THE_EXCHANGE for it in _answers(node, names)):
         return set()
-    parts: list[ast.AST] = list(ast.iter_child_nodes(node))
     found: set[str] = set()
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         found.update(words_in(node.value))
@@ -87,37 +91,51 @@ def _words(node: ast.AST, names: Names, depth: int = 0) -> set[str]:
         found.update(words_in(node.attr))
     elif isinstance(node, ast.Name):
         found.update(words_in(node.id))
-        parts = [] if depth else [*names.assigned(node.id)]
-        depth += 1
-    return found.union(*(_words(it, names, depth) for it in parts))
+        return found if depth else found | _words_of_values(node.id, names)
+    return found.union(*(_words(it, names, depth) for it in ast.iter_child_nodes(node)))
 
 
-def _answers(node: ast.AST, names: Names, depth: int = 0, part: str = "") -> Iterator[_Answer]:
+def _words_of_values(name: str, names: Names) -> set[str]:
+    return names.once(
+        ("words of the work", name),
+        lambda: set[str]().union(*(_words(it, names, 1) for it in names.assigned(name))),
+    )
+
+
+def _answers(node: ast.AST, names: Names, depth: int = 0) -> Set[_Answer]:
     """The answers that the value of an expression may be, or be read from."""
     if depth > MOST_DEPTH:
-        return
+        return frozenset()
     if isinstance(node, ast.Attribute):
-        yield from _answers(node.value, names, depth, node.attr)
-    elif isinstance(node, (ast.Subscript, ast.Await, ast.NamedExpr)):
-        yield from _answers(node.value, names, depth, part)
-    elif isinstance(node, ast.Name):
-        for value in names.assigned(node.id):
-            yield from _answers(value, names, depth + 1, part)
-    elif isinstance(node, ast.Call):
-        yield from _answers_of_call(node, names, depth, part)
+        part = node.attr if node.attr in _OF_THE_EXCHANGE else _CONTENT
+        of_value = _answers(node.value, names, depth)
+        return {replace(it, part=it.part or part) for it in of_value}
+    if isinstance(node, (ast.Subscript, ast.Await, ast.NamedExpr)):
+        return _answers(node.value, names, depth)
+    if isinstance(node, ast.Name):
+        return names.once(
+            ("answers", node.id, depth),
+            lambda: _answers_among(names.assigned(node.id), names, depth + 1),
+        )
+    return _answers_of_call(node, names, depth) if isinstance(node, ast.Call) else frozenset()
 
 
-def _answers_of_call(call: ast.Call, names: Names, depth: int, part: str) -> Iterator[_Answer]:
+def _answers_among(values: Iterable[ast.expr], names: Names, depth: int) -> Set[_Answer]:
+    return frozenset[_Answer]().union(*(_answers(it, names, depth) for it in values))
+
+
+def _answers_of_call(call: ast.Call, names: Names, depth: int) -> Set[_Answer]:
     effect = bool(effect_of(call, names))
     if effect or is_http(call, names):
-        yield _Answer(effect, part)
-        return
+        return {_Answer(effect, "")}
     callee = names.callee(call)
     if callee is None:
-        if isinstance(call.func, ast.Attribute):
-            yield from _answers(call.func, names, depth)
-        return
+        return _answers(call.func, names, depth) if isinstance(call.func, ast.Attribute) else set()
     inside = names.of(callee)
-    for node in ast.walk(callee.function):
-        if isinstance(node, ast.Return) and node.value is not None:
-            yield from _answers(node.value, inside, depth + 1, part)
+
+    def returned() -> Set[_Answer]:
+        nodes = (it for it in ast.walk(callee.function) if isinstance(it, ast.Return))
+        values = [it.value for it in nodes if it.value is not None]
+        return _answers_among(values, inside, depth + 1)
+
+    return inside.once(("returned answers", depth), returned)

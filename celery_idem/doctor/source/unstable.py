@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 
 from celery_idem.doctor.source.module import Function, Module
-from celery_idem.doctor.source.names import Names, calls_in
+from celery_idem.doctor.source.names import Names, calls_in, names_in
 from celery_idem.doctor.source.reader import Reader, TaskSource
 
 #: How deep functions that make a key are followed.
@@ -63,13 +63,14 @@ class Unstable:
 
     what: str
     is_date: bool = False  #: it is the same for a day, or an hour
+    given_as: str | None = None  #: what alone of the value it is in: ``Event(id=uuid4())``
 
 
 def bodies(reader: Reader, sources: Iterable[TaskSource]) -> set[Function]:
     """The bodies of tasks, and the project's functions that they call: what a retry runs again."""
     found: set[Function] = set()
     for source in sources:
-        names = Names(reader, source.module, source.function, source.owner)
+        names = names_in(reader, source.module, source.function, source.owner)
         _run_by(names, source.function, found)
     return found
 
@@ -96,14 +97,14 @@ def unstable_keys(
             if what:
                 yield UnstableKey(module, value, what, where)
     for owner in module.classes.values():
-        names = Names(reader, module, None, owner)
+        names = names_in(reader, module, None, owner)
         for statement in owner.body:
             if isinstance(statement, ast.Assign) and _is_named(statement, "idem_key"):
                 what = unstable_part(statement.value, names)
                 if what:
                     yield UnstableKey(module, statement.value, what, "idem_key")
             elif isinstance(statement, Function) and statement.name == "idem_key":
-                inside = Names(reader, module, statement, owner)
+                inside = names_in(reader, module, statement, owner)
                 for found in _in_function(inside, statement, 0):
                     yield UnstableKey(module, statement, found.what, "idem_key")
                     break
@@ -116,23 +117,22 @@ def unstable_part(node: ast.AST, names: Names, *, dates_too: bool = True) -> str
 
 
 def _unstable(
-    node: ast.AST, names: Names, depth: int = 0, part: str | None = None
+    node: ast.AST, names: Names, depth: int = 0, *, in_part: bool = False
 ) -> Iterator[Unstable]:
-    """``part``: what is read of the value, where not all of it is used (``pk``); ``""`` where that
-    can't be told."""
+    """``in_part``: something is read of the value (``pk``), not all of it is used."""
     if isinstance(node, ast.Call):
-        yield from _of_call(node, names, depth, part)
+        yield from _of_call(node, names, depth, in_part)
     elif isinstance(node, ast.Name):
-        yield from _of_name(node, names, depth, part)
+        yield from _of_name(node, names, depth, in_part)
     elif isinstance(node, ast.Attribute):
         yield from _of_attribute(node)
-        inside = _unstable(node.value, names, depth, node.attr)
+        inside = _read_of(node.attr, _unstable(node.value, names, depth, in_part=True))
         yield from map(_as_date, inside) if node.attr in _OF_A_DATE else inside
     elif isinstance(node, ast.Subscript):
-        yield from _unstable(node.value, names, depth, _element(node, part))
+        yield from _of_element(node, names, depth, in_part)
         yield from _unstable(node.slice, names, depth)
     elif isinstance(node, (ast.Await, ast.NamedExpr)):
-        yield from _unstable(node.value, names, depth, part)
+        yield from _unstable(node.value, names, depth, in_part=in_part)
     elif isinstance(node, ast.FormattedValue) and _is_format_of_a_date(node.format_spec):
         yield from map(_as_date, _unstable(node.value, names, depth))
     else:
@@ -140,11 +140,17 @@ def _unstable(
             yield from _unstable(child, names, depth)
 
 
-def _element(node: ast.Subscript, part: str | None) -> str | None:
+def _of_element(node: ast.Subscript, names: Names, depth: int, in_part: bool) -> Iterator[Unstable]:
     """``row["id"]`` is a part of the row; ``text[:8]`` is text."""
     if isinstance(node.slice, ast.Slice):
-        return part
-    return str(node.slice.value) if isinstance(node.slice, ast.Constant) else ""
+        return _unstable(node.value, names, depth, in_part=in_part)
+    part = str(node.slice.value) if isinstance(node.slice, ast.Constant) else ""
+    return _read_of(part, _unstable(node.value, names, depth, in_part=True))
+
+
+def _read_of(part: str, found: Iterable[Unstable]) -> Iterator[Unstable]:
+    """What of this is in one part of the value."""
+    return (replace(it, given_as=None) for it in found if it.given_as in (None, part))
 
 
 def _as_date(found: Unstable) -> Unstable:
@@ -160,23 +166,27 @@ def _is_format_of_a_date(format_spec: ast.AST | None) -> bool:
     return "%" in text.value and not _SECONDS.search(text.value)
 
 
-def _of_call(call: ast.Call, names: Names, depth: int, part: str | None) -> Iterator[Unstable]:
+def _of_call(call: ast.Call, names: Names, depth: int, in_part: bool) -> Iterator[Unstable]:
     path = names.resolve(call.func)
     if _differs(path, call):
         yield Unstable(path.replace("()", ""), path in _DATES)
         return
     callee = names.callee(call) if depth < MOST_DEPTH else None
     if callee is not None:
-        yield from _in_function(names.of(callee), callee.function, depth + 1, part)
+        yield from _in_function(names.of(callee), callee.function, depth + 1, in_part)
     else:
         of_func = _unstable(call.func, names, depth)
         yield from map(_as_date, of_func) if _gives_a_date(call) else of_func
-    for argument in call.args if part is None or _converts(call, path) else ():
+    whole = not in_part or _converts(call, path)
+    for argument in call.args if whole else ():
         yield from _unstable(argument, names, depth)
     for keyword in call.keywords:
-        # what is read of it may be what it was given: ``Event(id=uuid4()).id``
-        if part is None or keyword.arg == part or _converts(call, path):
-            yield from _unstable(keyword.value, names, depth)
+        inside = _unstable(keyword.value, names, depth)
+        if whole:
+            yield from inside
+        elif keyword.arg:
+            # what is read of it may be what it was given: ``Event(id=uuid4()).id``
+            yield from (replace(it, given_as=keyword.arg) for it in inside)
 
 
 def _differs(path: str, call: ast.Call) -> bool:
@@ -198,16 +208,31 @@ def _gives_a_date(call: ast.Call) -> bool:
     return _is_format_of_a_date(next(iter(call.args), None))
 
 
-def _of_name(name: ast.Name, names: Names, depth: int, part: str | None) -> Iterator[Unstable]:
+def _of_name(name: ast.Name, names: Names, depth: int, in_part: bool) -> Iterator[Unstable]:
     if depth >= MOST_DEPTH or not isinstance(name.ctx, ast.Load):
         return
-    for value in names.assigned(name.id):
-        yield from _unstable(value, names, depth + 1, part)
+    yield from _of_values(name.id, names, depth + 1, in_part)
     # idem_key=key_of: a function that is given, not called
     place = names.resolve(name)
     callee = names.callee(ast.Call(func=name, args=[], keywords=[])) if place else None
     if callee is not None:
         yield from _in_function(names.of(callee), callee.function, depth + 1)
+
+
+def _of_values(name: str, names: Names, depth: int, in_part: bool) -> Iterable[Unstable]:
+    """Of the values that a name is assigned."""
+    return names.once(
+        ("unstable values", name, depth, in_part),
+        lambda: _among(names.assigned(name), names, depth, in_part),
+    )
+
+
+def _among(
+    values: Iterable[ast.expr], names: Names, depth: int, in_part: bool
+) -> Iterable[Unstable]:
+    """In their order, and each once."""
+    every = (it for value in values for it in _unstable(value, names, depth, in_part=in_part))
+    return dict.fromkeys(every)
 
 
 def _of_attribute(node: ast.Attribute) -> Iterator[Unstable]:
@@ -218,12 +243,16 @@ def _of_attribute(node: ast.Attribute) -> Iterator[Unstable]:
 
 
 def _in_function(
-    names: Names, function: Function, depth: int, part: str | None = None
-) -> Iterator[Unstable]:
+    names: Names, function: Function, depth: int, in_part: bool = False
+) -> Iterable[Unstable]:
     """What makes the returned values differ."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Return) and node.value is not None:
-            yield from _unstable(node.value, names, depth, part)
+
+    def returned() -> Iterable[Unstable]:
+        nodes = (it for it in ast.walk(function) if isinstance(it, ast.Return))
+        values = [it.value for it in nodes if it.value is not None]
+        return _among(values, names, depth, in_part)
+
+    return names.once(("unstable returns", depth, in_part), returned)
 
 
 def _sends(call: ast.Call) -> bool:

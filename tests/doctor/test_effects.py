@@ -193,8 +193,84 @@ def test_what_an_http_call_tells_of_the_work_is_a_look_at_the_state(body, looked
 
 
 @pytest.mark.parametrize(
+    "success",
+    [
+        "requests.head(order).status_code == 200",
+        "200 == requests.head(order).status_code",
+        "requests.get(order).ok",
+        "httpx.get(order).is_success",
+        "requests.get(order).status_code in (200, 304)",
+        "requests.request('HEAD', order).status_code in [200, 201]",
+        "session.get(order).status_code < 300",
+        "session.get(order).status_code <= 299",
+        "300 > session.get(order).status_code",
+        "200 <= session.get(order).status_code < 300",
+        "requests.head(order).status_code == requests.codes.ok",
+        "httpx.head(order).status_code == httpx.codes.OK",
+        "(r := requests.head(order)).status_code == 200",
+        "fetch(order).status_code == 200",
+        "(answer := fetch(order)).ok and order",
+    ],
+)
+@pytest.mark.parametrize("end", ["return", "raise ValueError"])
+def test_whether_it_is_there_already_is_a_look_at_the_state(body, success, end):
+    rest = "def fetch(order):\n    return session.get(order)\n"
+    post = "requests.post('https://x/ship')"
+
+    assert body(f"if {success}:\n    {end}\n{post}", rest=rest) == []
+    assert body(f"if not ({success}):\n    {post}\nelse:\n    {end}", rest=rest) == []
+    # what was asked is needed for the rest
+    assert body(f"if not ({success}):\n    {end}\n{post}", rest=rest) == ["IDEM051"]
+
+
+@pytest.mark.parametrize(
     "looked",
     [
+        "r = requests.get(order)\nif r.status_code == 200:\n    return",
+        "r = requests.get(order)\ncode = r.status_code\nif code == 200:\n    return",
+        "there = requests.head(order).ok\nif there:\n    return",
+        "there = requests.head(order).status_code == 200\nif there:\n    return",
+        "r = requests.head(order)\nif r.status_code != 200:\n    pass\nelse:\n    return",
+        "r = requests.head(order)\nif r.status_code >= 400:\n    pass\nelse:\n    return",
+        "r = requests.head(order)\nif r.is_error:\n    pass\nelse:\n    return",
+        "r = requests.head(order)\nif r.status_code not in (200,):\n    pass\nelse:\n    return",
+    ],
+)
+def test_a_name_for_the_answer_changes_nothing(body, looked):
+    assert body(f"{looked}\nrequests.post('https://x/ship')") == []
+
+
+def test_a_loop_goes_on_with_what_is_not_there_yet(body):
+    asked = "if requests.head(one).ok:\n        continue"
+
+    assert body(f"for one in order:\n    {asked}\n    requests.post('https://x')") == []
+    assert body(f"for one in order:\n    {asked}\nrequests.post('https://x')") == ["IDEM051"]
+
+
+@pytest.mark.parametrize(
+    "looked",
+    [
+        "if requests.get(order).status_code == 200:\n    n += 1",
+        "if requests.get(order).status_code == 503:\n    return",
+        "if requests.get(order).status_code < 500:\n    return",
+        "if requests.get(order).status_code not in (200, 201):\n    return",
+        "if requests.get(order).status_code >= 300:\n    return",
+        "if requests.get(order).status_code != requests.codes.ok:\n    raise OSError",
+        "if requests.get(order).elapsed == 200:\n    return",
+        "if requests.put(order).status_code == 200:\n    return",
+        "if requests.post('https://x/search').ok:\n    return",
+        "if requests.request('PUT', order).ok:\n    return",
+    ],
+)
+def test_other_answers_are_no_look_at_the_state(body, looked):
+    assert body(f"{looked}\nrequests.post('https://x/ship')") == ["IDEM051"]
+
+
+@pytest.mark.parametrize(
+    "looked",
+    [
+        "r = requests.post('https://x')\nif r.ok:\n    return",
+        "r = requests.post('https://x')\nif r.status_code == 200:\n    return",
         "r = requests.post('https://x')\nr.raise_for_status()",
         "r = requests.post('https://x')\nif r.status_code != 200:\n    raise OSError",
         "r = requests.post('https://x')\nif not r.ok:\n    raise OSError",

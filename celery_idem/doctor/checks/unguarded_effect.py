@@ -9,7 +9,8 @@ It leaves out what is the same when done twice (PUT, DELETE, uploads), POSTs tha
 (search, token, GraphQL), calls that carry an idempotency key, effects inside `with
 idempotent(…)`, and effects behind a look at the state (`if invoice.sent_at: return`): whether
 that look can race, nobody can see from here. Whether an HTTP call went well (`if not answer.ok:
-return`) is no such look.
+return`) is no such look, unless it asks whether the work is there already: a GET or HEAD whose
+success ends the body (`if requests.head(url).ok: return`).
 
 **Mend it:** `base=IdempotentTask` with a key; or give the other side a key; or `acks_late=False`,
 where losing the job is better than repeating it.

@@ -15,6 +15,7 @@ from celery_idem.doctor.source.names import Names
 
 _HTTP = ("http", "requests", "httpx", "aiohttp", "urllib3", "niquests", "httplib2")
 _HTTP_METHODS = {"post", "patch"}
+_READS = {"get", "head"}
 #: calls that give an HTTP answer
 _HTTP_ANSWERED = {
     "get", "head", "options", "post", "put", "patch", "delete", "request", "send", "stream",
@@ -122,6 +123,12 @@ def is_http(call: ast.Call, names: Names) -> bool:
     if base.split(".")[0].rstrip("()[]") not in _HTTP or last not in _HTTP_ANSWERED:
         return False
     return not any(it.rstrip("()[]") in _HTTP_ANSWERED for it in base.split(".")[1:])
+
+
+def only_reads(call: ast.Call, names: Names) -> bool:
+    """Whether a call that gives an HTTP answer is a GET or HEAD."""
+    last = names.resolve(call.func).rpartition(".")[2]
+    return (_method(call, names) if last in ("request", "stream") else last) in _READS
 
 
 def growth_of(call: ast.Call, names: Names) -> str:

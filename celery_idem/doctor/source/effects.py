@@ -15,6 +15,7 @@ from celery_idem.doctor.source.clients import effect_of, grown_field, growth_of
 from celery_idem.doctor.source.module import Function, Module
 from celery_idem.doctor.source.names import Callee, Names, names_in
 from celery_idem.doctor.source.state import decides_by_state
+from celery_idem.doctor.source.success import branch_of_success
 
 #: How deep calls are followed.
 MOST_DEPTH = 5
@@ -71,11 +72,16 @@ class Traced:
 
     def entered_by(self, entry: ast.AST) -> Traced:
         """The same, led to by this call."""
-        changed = {it: replace(it, entry=entry) for it in self.every if it.entry is not entry}
-        if not changed:
-            return self
-        longest = tuple(changed.get(it, it) for it in self.longest)
-        return replace(self, every=tuple(changed.get(it, it) for it in self.every), longest=longest)
+        moved = {it: replace(it, entry=entry) for it in self.every if it.entry is not entry}
+        return self._changed(moved) if moved else self
+
+    def behind_a_look(self) -> Traced:
+        """The same, guarded."""
+        return self._changed({it: replace(it, guarded=True) for it in self.every})
+
+    def _changed(self, to: dict[Effect, Effect]) -> Traced:
+        every = tuple(to.get(it, it) for it in self.every)
+        return replace(self, every=every, longest=tuple(to.get(it, it) for it in self.longest))
 
     def instead(self, other: Traced) -> Traced:
         """Either of them."""
@@ -143,6 +149,11 @@ class _Walk:
         inside = replace(self, guarded=self.guarded or decides)
         yes, no = inside.body(statement.body), inside.body(statement.orelse)
         guards = decides and (yes.ends or no.ends)
+        if not guards:
+            success = branch_of_success(statement.test, self.names)
+            if success is not None and (yes if success else no).ends:
+                # it is there already, and no more is done
+                guards, yes, no = True, yes.behind_a_look(), no.behind_a_look()
         return _Branched(before, replace(asked, guards=guards), yes, no)
 
     def _statement(self, statement: ast.stmt, block: Sequence[ast.stmt]) -> Traced:

@@ -1,7 +1,8 @@
 """Whether a condition looks at what is known of the work already.
 
 The answer of a call that went out just now tells of that call. Of an effect's answer nothing is a
-look at the state, and of an HTTP answer its content alone may be: not ``ok``, not ``status_code``.
+look at the state, and of an HTTP answer its content alone may be: not ``ok``, not ``status_code``,
+as long as it doesn't ask whether something is there (``success``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ast
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 
-from celery_idem.doctor.source.clients import effect_of, is_http, words_in
+from celery_idem.doctor.source.clients import effect_of, is_http, only_reads, words_in
 from celery_idem.doctor.source.names import Names
 
 #: words of a condition that tell whether the work is done already
@@ -42,6 +43,7 @@ class _Answer:
     """Of a call that goes out."""
 
     of_effect: bool
+    reads: bool  #: of a GET or HEAD, which change nothing
     part: str  #: what is read of it first: ``status_code``, or ``_CONTENT``; ``""``: nothing
 
 
@@ -74,6 +76,13 @@ def _asks_whether_it_is_there(test: ast.Compare, names: Names) -> bool:
         return False
     answers = _answers(test.left, names)
     return bool(answers) and not any(it.of_effect for it in answers)
+
+
+def reads_of(node: ast.expr, names: Names) -> Set[str]:
+    """What is read of the answer of a GET or HEAD (``status_code``); nothing where it may be
+    another answer."""
+    answers = _answers(node, names)
+    return {it.part for it in answers} if all(it.reads for it in answers) else set()
 
 
 def _words(node: ast.AST, names: Names, depth: int = 0) -> set[str]:
@@ -127,7 +136,7 @@ def _answers_among(values: Iterable[ast.expr], names: Names, depth: int) -> Set[
 def _answers_of_call(call: ast.Call, names: Names, depth: int) -> Set[_Answer]:
     effect = bool(effect_of(call, names))
     if effect or is_http(call, names):
-        return {_Answer(effect, "")}
+        return {_Answer(effect, not effect and only_reads(call, names), "")}
     callee = names.callee(call)
     if callee is None:
         return _answers(call.func, names, depth) if isinstance(call.func, ast.Attribute) else set()

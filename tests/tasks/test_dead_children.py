@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,12 @@ def children(hub: Hub) -> Iterator[AsynPool]:
         child.join()
 
 
-def turn_until_written(hub: Hub, job: Any) -> None:
-    def written() -> bool:
+def turn_until(hub: Hub, happened: Callable[[], bool], what: str) -> None:
+    def turned() -> bool:
         hub.run_once()
-        return job._write_to is not None and _get_job_writer(job) is None
+        return happened()
 
-    wait_until(written, DEADLINE_S, what="the job to be written to its child")
+    wait_until(turned, DEADLINE_S, what)
 
 
 def is_dead(pid: int) -> bool:
@@ -63,18 +63,22 @@ def test_a_job_that_a_dead_child_had_begun_is_lost_and_not_begun_again(
         hear_dead_children_out(children)
     began = tmp_path / "began"
     pid = children._pool[0].pid
+    turn_until(hub, lambda: len(children._all_inqueues) == 1, "the child to be up")
     os.kill(pid, signal.SIGSTOP)
     job: Any = children.apply_async(die, (str(began),))
-    turn_until_written(hub, job)
+    turn_until(
+        hub,
+        lambda: job._write_to is not None and _get_job_writer(job) is None,
+        "the job to be written to its child",
+    )
     os.kill(pid, signal.SIGCONT)
     wait_until(lambda: is_dead(pid), DEADLINE_S, what="the child to die")
 
     children.on_job_process_down(job, pid)
 
     def lost() -> bool:
-        hub.run_once()
         children.maintain_pool()
         return bool(job._worker_lost) or job.ready()
 
-    wait_until(lost, DEADLINE_S, what="the job to be found lost")
+    turn_until(hub, lost, "the job to be found lost")
     assert began.read_text().splitlines() == ["began"] * times

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ from celery.concurrency.asynpool import AsynPool
 from kombu.asynchronous import Hub, set_event_loop
 
 from celery_idem.lanes.pool import is_lost
+from tests.support.alone import run_alone
 
 #: Longest wait for a child, in seconds.
 DEADLINE_S = 30.0
 
 
-@pytest.fixture
+@contextmanager
 def pool() -> Iterator[tuple[Any, Callable[..., None]]]:
     """A prefork pool of two children, and its event loop: runs until something is so."""
     hub = Hub()
@@ -32,11 +34,12 @@ def pool() -> Iterator[tuple[Any, Callable[..., None]]]:
             next(hub.loop)
 
     run_until(lambda: len(children._all_inqueues) == 2)
-    yield children, run_until
-    children.terminate()
-    children.join()
-    set_event_loop(None)
-    hub.close()
+    try:
+        yield children, run_until
+    finally:
+        for child in children._pool:
+            child.terminate()
+            child.join()
 
 
 def started(children: Any, run_until: Callable[..., None], seconds: float) -> Any:
@@ -45,68 +48,75 @@ def started(children: Any, run_until: Callable[..., None], seconds: float) -> An
     return job
 
 
-def test_a_job_that_no_child_has_accepted_is_lost(pool: tuple[Any, Callable[..., None]]) -> None:
-    children, _ = pool
-    job = children.apply_async(time.sleep, (60,))
-    assert not is_lost(job, children)
+def a_job_that_no_child_has_accepted_is_lost() -> None:
+    with pool() as (children, _):
+        job = children.apply_async(time.sleep, (60,))
+        assert not is_lost(job, children)
 
-    children.flush()
+        children.flush()
 
-    assert is_lost(job, children)
+        assert is_lost(job, children)
 
 
-def test_what_waits_to_be_written_while_another_is_written_is_lost(
-    pool: tuple[Any, Callable[..., None]],
-) -> None:
+def what_waits_to_be_written_while_another_is_written_is_lost() -> None:
     """Before 5.6.3 it stays in the pool's cache then, though nobody will write it."""
-    children, _ = pool
-    job = children.apply_async(time.sleep, (60,))
-    children.outbound_buffer.clear()
+    with pool() as (children, _):
+        job = children.apply_async(time.sleep, (60,))
+        children.outbound_buffer.clear()
 
-    assert is_lost(job, children)
-
-
-def test_a_job_that_runs_is_not_lost_and_neither_is_one_that_has_ended(
-    pool: tuple[Any, Callable[..., None]],
-) -> None:
-    children, run_until = pool
-    short, long = children.apply_async(abs, (-1,)), started(children, run_until, 60)
-    run_until(short.ready)
-
-    assert not is_lost(short, children)
-    assert not is_lost(long, children)
+        assert is_lost(job, children)
 
 
-def test_a_forgotten_job_keeps_its_place_until_its_child_is_free(
-    pool: tuple[Any, Callable[..., None]],
-) -> None:
+def a_job_that_runs_is_not_lost_and_neither_is_one_that_has_ended() -> None:
+    with pool() as (children, run_until):
+        short, long = children.apply_async(abs, (-1,)), started(children, run_until, 60)
+        run_until(short.ready)
+
+        assert not is_lost(short, children)
+        assert not is_lost(long, children)
+
+
+def a_forgotten_job_keeps_its_place_until_its_child_is_free() -> None:
     """As on Celery before 5.6.3, where the lost connection empties the pool's cache."""
-    children, run_until = pool
-    job = started(children, run_until, 1)
-    children._cache.clear()
+    with pool() as (children, run_until):
+        job = started(children, run_until, 1)
+        children._cache.clear()
 
-    before = is_lost(job, children)
-    run_until(lambda: not children._busy_workers)
+        before = is_lost(job, children)
+        run_until(lambda: not children._busy_workers)
 
-    assert not before
-    assert is_lost(job, children)
+        assert not before
+        assert is_lost(job, children)
 
 
-def test_a_forgotten_job_keeps_no_place_when_its_child_has_another_or_is_dead(
-    pool: tuple[Any, Callable[..., None]],
-) -> None:
-    children, run_until = pool
-    job = started(children, run_until, 60)
-    children._cache.clear()
-    child = job._write_to
-    assert not is_lost(job, children)
+def a_forgotten_job_keeps_no_place_when_its_child_has_another_or_is_dead() -> None:
+    with pool() as (children, run_until):
+        job = started(children, run_until, 60)
+        children._cache.clear()
+        child = job._write_to
+        assert not is_lost(job, children)
 
-    later = children.apply_async(time.sleep, (60,))
-    later._write_to = child
-    with_another = is_lost(job, children)
-    later.discard()
-    child.terminate()
-    child.join()
+        later = children.apply_async(time.sleep, (60,))
+        later._write_to = child
+        with_another = is_lost(job, children)
+        later.discard()
+        child.terminate()
+        child.join()
 
-    assert with_another
-    assert is_lost(job, children)
+        assert with_another
+        assert is_lost(job, children)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        a_job_that_no_child_has_accepted_is_lost,
+        what_waits_to_be_written_while_another_is_written_is_lost,
+        a_job_that_runs_is_not_lost_and_neither_is_one_that_has_ended,
+        a_forgotten_job_keeps_its_place_until_its_child_is_free,
+        a_forgotten_job_keeps_no_place_when_its_child_has_another_or_is_dead,
+    ],
+    ids=lambda it: it.__name__,
+)
+def test_what_prefork_has_dropped_is_told_from_what_runs(scenario: Callable[[], None]) -> None:
+    run_alone(scenario)

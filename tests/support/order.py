@@ -38,6 +38,13 @@ LONGEST = (
     "tests/transport/test_lanes.py",
     "tests/doctor/test_servers.py",
     "tests/tuning/test_demo_run.py",
+    "tests/tuning/test_checked.py",
+    "tests/cli/test_control.py",
+    "tests/deadletters/test_cli.py",
+    "tests/support_tests/test_rules.py",
+    "tests/faults/test_old_locks.py",
+    "tests/tasks/test_broadcasts.py",
+    "tests/transport/test_worker.py",
 )
 
 

@@ -37,6 +37,8 @@ ATTRIBUTES = (
     "idem_key", "lease_s", "max_lease_s", "retention_s", "max_crashes", "lane", "on_duplicate",
     "on_conflict", "done_if", "cooldown_s", "fingerprint",
 )  # fmt: skip
+#: Those that mean nothing on a plain task, and are nobody else's.
+_ONLY_OURS = ("idem_key", "cooldown_s", "on_duplicate", "on_conflict", "done_if")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,17 @@ def _check_names(task: Any) -> None:
                     f"{task.name}: celery_idem has no task option {given!r}; {meant} (an attribute "
                     "of your own needs a name that is less like one of ours)"
                 )
+
+
+def check_plain(task: Any) -> None:
+    """Raise :class:`ConfigError` for a plain task that says how it is idempotent: what is sent
+    twice would run twice, without a word."""
+    given = next((it for it in _ONLY_OURS if getattr(task, it, None) is not None), None)
+    if given is not None:
+        raise ConfigError(
+            f"{task.name}: {given} is an option of idempotent tasks, and this is a plain one; add "
+            "base=IdempotentTask, or remove it"
+        )
 
 
 def check_attributes(task: Any) -> None:

@@ -209,11 +209,13 @@ def _refuse_a_store_of_one_process(app: Any) -> None:
 def check_tasks(app: Any) -> None:
     """Work out every task's terms. Raises :class:`~celery_idem.core.errors.ConfigError` for the
     first that can't keep the promise, with the arithmetic where there is some."""
-    from celery_idem.options import check_attributes
+    from celery_idem.options import check_attributes, check_plain
     from celery_idem.task import IdempotentTask, is_celerys_own
 
     for task in app.tasks.values():
-        if isinstance(task, IdempotentTask) and not is_celerys_own(task.name):
+        if not isinstance(task, IdempotentTask):
+            check_plain(task)
+        elif not is_celerys_own(task.name):
             check_attributes(type(task))
             task._terms  # noqa: B018 - worked out here, so that an error is one of start-up
     binding_of(app).store  # noqa: B018 - likewise

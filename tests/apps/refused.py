@@ -48,3 +48,9 @@ class Refund(IdempotentTask):
 
 if os.environ["TEST_BAD"] == "class":
     app.register_task(Refund())
+
+
+if os.environ["TEST_BAD"] == "base":
+
+    @app.task(name="refused.mail", idem_key="mail:{order_id}")
+    def mail(order_id: int) -> None: ...

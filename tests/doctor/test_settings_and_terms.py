@@ -243,6 +243,9 @@ def test_tasks_that_break_the_promise_are_all_found_and_not_the_first_alone(proj
         @shared_task(base=IdempotentTask, on_duplicate="retrun")
         def shared(): ...
 
+        @app.task(idem_key="{order_id}")
+        def forgotten(order_id): ...
+
         @app.task(base=IdempotentTask, idem_key="{order_id}", lane="low")
         def good(order_id): ...
 
@@ -251,7 +254,7 @@ def test_tasks_that_break_the_promise_are_all_found_and_not_the_first_alone(proj
         """
     )
 
-    names = ["early", "lost", "misnamed", "misrouted", "shared", "unstable"]
+    names = ["early", "forgotten", "lost", "misnamed", "misrouted", "shared", "unstable"]
     report = examined.report("IDEM003")
     assert sorted(it.finding.task.rpartition(".")[2] for it in report.found) == names
     assert all(it.finding.place is not None for it in report.found)

@@ -25,6 +25,7 @@ from celery_idem.options import check_attributes
         pytest.param("template", r"oder_id.*order_id", id="template"),
         pytest.param("unstable", r"refused\.pay: idem_key uses uuid\.uuid4", id="unstable"),
         pytest.param("early", r"acks_late=False breaks the promise", id="early"),
+        pytest.param("base", r"refused\.mail: idem_key is an option of idem.*plain one", id="base"),
         pytest.param("conflict", r"on_conflict must be one of wait, skip, raise", id="conflict"),
         pytest.param("setting", r"unknown setting 'lease'; did you mean 'lease_s'", id="setting"),
     ],

@@ -2,7 +2,9 @@
 
 `acks_late=False` and `reject_on_worker_lost=False` lose the job when a process is killed; a key
 template may name an argument that the task does not take; a lane may not exist; a key function
-may read a clock. Workers refuse to start with such a task, and producers to send it.
+may read a clock. Workers refuse to start with such a task, and producers to send it. An
+`idem_key` on a task whose `base=IdempotentTask` was forgotten means nothing either: it is found,
+and refused by workers that have idempotent tasks as well.
 
 **Mend it:** as the finding says.
 """
@@ -16,7 +18,7 @@ from celery_idem.core.retry_window import LEAST_RETENTION_S
 from celery_idem.doctor.finding import Check, Finding, Place, Severity
 from celery_idem.doctor.project import Project, TaskFacts
 from celery_idem.lanes.routing import lane_named, lanes_of
-from celery_idem.options import terms_kept
+from celery_idem.options import check_plain, terms_kept
 
 
 def look(project: Project) -> Iterator[Finding]:
@@ -31,9 +33,10 @@ def look(project: Project) -> Iterator[Finding]:
 
 
 def _terms_error(project: Project, facts: TaskFacts) -> IdemError | None:
-    if not facts.idempotent:
-        return None
     try:
+        if not facts.idempotent:
+            check_plain(facts.task)
+            return None
         # a retention that is too short is a check of its own
         terms_kept(facts.task, project.settings, LEAST_RETENTION_S)
     except IdemError as error:

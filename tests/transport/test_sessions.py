@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import redis
@@ -51,6 +52,20 @@ class Gate:
         return self._execute(*args, **options)
 
 
+def at_the_first_acks(client: redis.Redis, happens: Callable[[], None]) -> list[bool]:
+    """Just before they are sent, once; the answer tells whether it has."""
+    execute, happened = client.execute_command, []
+
+    def execute_command(*args, **options):
+        if scripts.ACK.sha in args and not happened:
+            happened.append(True)
+            happens()
+        return execute(*args, **options)
+
+    client.execute_command = execute_command  # type: ignore[method-assign]
+    return happened
+
+
 def test_acks_on_their_way_at_the_end_of_a_session_come_before_its_good_bye(session, client):
     for tag in take(session, client, 3):
         session.ack(tag)
@@ -76,15 +91,11 @@ def test_acks_whose_connection_is_lost_at_the_end_are_sent_again_before_its_good
 ):
     [tag] = take(session, client)
     session.ack(tag)
-    execute, lost = session.client.execute_command, []
 
-    def lose_the_first(*args, **options):
-        if scripts.ACK.sha in args and not lost:
-            lost.append(args)
-            raise redis.ConnectionError("lost on its way")
-        return execute(*args, **options)
+    def lose() -> None:
+        raise redis.ConnectionError("lost on its way")
 
-    session.client.execute_command = lose_the_first
+    lost = at_the_first_acks(session.client, lose)
     session.end()
 
     assert lost
@@ -131,15 +142,7 @@ def test_the_end_of_a_session_in_a_signals_handler_waits_for_nobody_who_can_not_
     """The handler runs in the thread that has just begun to send."""
     [tag] = take(session, client)
     session.ack(tag)
-    execute, ended = session.client.execute_command, []
-
-    def interrupted(*args, **options):
-        if scripts.ACK.sha in args and not ended:
-            ended.append(True)
-            session.end()
-        return execute(*args, **options)
-
-    session.client.execute_command = interrupted
+    at_the_first_acks(session.client, session.end)
     flushing = threading.Thread(target=session.flush, daemon=True)
     flushing.start()
     flushing.join(10)

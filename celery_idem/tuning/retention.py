@@ -15,7 +15,7 @@ from celery_idem.core.retry_window import (
     spoken,
 )
 from celery_idem.core.retry_window import retention as kept_for
-from celery_idem.options import DEFAULT_VISIBILITY_TIMEOUT_S, longest_window
+from celery_idem.options import longest_window
 from celery_idem.tuning.facts import Facts, Proposal, TaskFacts
 
 _SURE = "exact: from the tasks' own options and what is proposed here"
@@ -101,6 +101,8 @@ def _by_options(task: TaskFacts, facts: Facts) -> RetryWindow:
 
 
 def _policies(task: TaskFacts, facts: Facts) -> list[RetryPolicy]:
-    redelivery_s = facts.visibility_timeout_s or DEFAULT_VISIBILITY_TIMEOUT_S
     run_s = task.time_limit_s or 0.0
-    return [replace(each, redelivery_s=redelivery_s, run_s=run_s) for each in task.policies]
+    return [
+        replace(each, redelivery_s=facts.visibility_timeout_s or each.redelivery_s, run_s=run_s)
+        for each in task.policies
+    ]

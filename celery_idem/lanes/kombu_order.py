@@ -135,6 +135,20 @@ class RedisFetch:
         self._client_id: tuple[int, int | None] = (0, None)  # of which socket, and the id
         channel._brpop_start = self.brpop_start
         channel.qos.can_consume = self.can_consume
+        self._client: Any = None
+        self._make_client: Callable[..., Any] = channel._create_client
+        channel._create_client = self._one_client
+
+    def _one_client(self, asynchronous: bool = False) -> Any:
+        """kombu's, made once for each pool of connections: it makes one for every message that it
+        notes or acks, which takes a fifth of its time. A client on a pool keeps no state, and what
+        is asked by it may come from several threads."""
+        if asynchronous:  # that of the BRPOP, which kombu keeps
+            return self._make_client(asynchronous=True)
+        client = self._client
+        if client is None or client.connection_pool is not self._channel.pool:
+            client = self._client = self._make_client()
+        return client
 
     def queue_of(self, request: Any) -> str | None:
         """The queue that this request, the latest, came from; a broadcast came by no BRPOP."""

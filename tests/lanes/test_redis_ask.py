@@ -166,3 +166,22 @@ def test_a_broadcast_is_not_taken_for_a_message_of_the_lane_before_it(
     ]
 
     assert queues == ["bcast.1", "low"]
+
+
+def test_a_channel_asks_by_one_client_until_its_connections_are_gone(
+    asking: tuple[RedisFetch, Any],
+) -> None:
+    _, channel = asking
+
+    def client() -> Any:
+        with channel.conn_or_acquire() as found:
+            return found
+
+    first, second = client(), client()
+    channel._disconnect_pools()
+    third = client()
+
+    assert first is second
+    assert third is not first
+    assert third.connection_pool is channel.pool
+    assert third.ping()

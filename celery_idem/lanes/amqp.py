@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery_idem.lanes")
 
 #: Seconds of work that may wait here per lane: the time from an ack to the next message, with
-#: room for a busy machine.
-AHEAD_S = 0.02
+#: room for a broker that pauses. With 0.04 s a quorum queue of a busy machine was late now and
+#: then, and the turn went to a lane below.
+AHEAD_S = 0.2
 #: Messages of a lane that may wait here besides as many as there are processes.
-LEAST_AHEAD, MOST_AHEAD = 2, 32
+LEAST_AHEAD, MOST_AHEAD = 2, 100
 #: The same until the first jobs have ended and their length is known.
 FIRST_AHEAD = 32
 #: Seconds without a free process after which a lane's messages go back to the queue.
@@ -54,7 +55,7 @@ def window_of(slots: int, run_time_s: float | None) -> int:
     jobs take so long on average.
 
     >>> window_of(4, 0.005), window_of(4, 2.0)
-    (20, 6)
+    (104, 6)
     """
     if run_time_s is None:
         return slots + FIRST_AHEAD

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.lanes.conftest import LaneRun
+from tests.support.proxy import FaultProxy
 
 
 def counts(lines: list[dict]) -> Counter[str]:  # type: ignore[type-arg]
@@ -77,6 +78,23 @@ def test_strict_order_serves_by_rank_and_starves(lanes: LaneRun) -> None:
     early = runs[: runs.index("critical")]
     assert len(early) <= (0 if lanes.broker == "redis" else 3)
     assert runs == early + ["critical"] * 100 + ["low"] * (30 - len(early))
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("broker", ["rabbitmq", "quorum"])
+def test_a_broker_that_is_far_away_has_the_next_message_here_in_time(
+    lanes: LaneRun, proxy: FaultProxy
+) -> None:
+    lanes.configure(lane_order="strict")
+    lanes.send("low", 30, busy_s=0.02)
+    lanes.send("critical", 120, busy_s=0.02)
+
+    lanes.worker("low", "critical", concurrency=1)
+    proxy.set(latency_s=0.03)  # 60 ms from an ack to the next message
+    runs = [line["key"] for line in lanes.first(150)]
+
+    first = runs.index("critical")
+    assert runs[first : first + 120] == ["critical"] * 120
 
 
 @pytest.mark.slow

@@ -73,6 +73,8 @@ def signal_group(pgid: int, number: int) -> None:
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL the whole group of ``process``, reap it, and wait until all of it is gone."""
+    if process.poll() is not None and psutil.pid_exists(process.pid):
+        return  # reaped, and its number is another's: no group of ours can have it any more
     signal_group(process.pid, signal.SIGKILL)
     process.wait(30)
     wait_until(

@@ -197,8 +197,20 @@ class Worker:
         return wait_until(
             lambda: regex.search(self.log_text()),
             deadline_s,
-            lambda: f"{pattern!r} in the log:\n{self.log_text()[-4000:]}",
+            lambda: f"{pattern!r} in the log:\n{self.log_text()[-4000:]}\n{self.where()}",
         )
+
+    def where(self) -> str:
+        """What the main process does now, as it says when asked (Celery's own SIGUSR1), or how it
+        ended. For errors: a worker that says nothing may be stuck, frozen or gone."""
+        if self.returncode is not None:
+            return f"the worker ended with {self.returncode}"
+        before = len(self.log_text())
+        self.signal_parent(signal.SIGUSR1)
+        with contextlib.suppress(DeadlineMissed):
+            wait_until(lambda: "=====" in self.log_text()[before:], 5)
+        status = psutil.Process(self.pid).status()
+        return f"the worker is {status}:\n{self.log_text()[before:][-6000:]}"
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:

@@ -107,3 +107,18 @@ def test_an_orphan_of_a_killed_process_is_found(tmp_path, monkeypatch):
         assert leftovers.left_behind("a mark of this test") == []
     finally:
         end_group(parent)
+
+
+def test_a_process_that_has_got_the_number_of_an_ended_one_is_left_alone(tmp_path):
+    ended = spawn(["true"], tmp_path / "log")
+    ended.wait(30)
+    other = spawn(["sleep", "60"], tmp_path / "log")
+    try:
+        ended.pid = other.pid  # as the kernel would give it after a round of all numbers
+
+        end_group(ended)
+
+        assert other.poll() is None
+    finally:
+        end_group(other)
+    assert other.returncode == -9

@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from tests.support.processes import group_members
+from tests.support.waiting import DeadlineMissed
 
 
 def test_a_worker_runs_a_task_and_ends_warm(redis_url, effects, load_app, start_worker):
@@ -73,3 +74,16 @@ def test_a_frozen_worker_does_nothing_until_it_is_thawed(
 def test_an_app_that_cannot_be_loaded_is_reported_with_its_log(start_worker):
     with pytest.raises(AssertionError, match="no_such_app"):
         start_worker("tests.apps.no_such_app:app")
+
+
+def test_a_wait_for_the_log_that_is_in_vain_says_where_the_worker_is(
+    redis_url, load_app, start_worker
+):
+    load_app("tests.apps.plain", TEST_BROKER=redis_url)
+    worker = start_worker("tests.apps.plain:app")
+
+    with pytest.raises(DeadlineMissed, match="asynloop"):
+        worker.wait_log("never said", 0.1)
+    worker.kill_tree()
+    with pytest.raises(DeadlineMissed, match="the worker ended with -9"):
+        worker.wait_log("never said", 0.1)

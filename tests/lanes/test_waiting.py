@@ -141,12 +141,16 @@ def test_c31_delayed_messages_of_a_killed_worker_are_run_by_the_next(lanes: Lane
     lanes.send("low", 40, eta=due)
     worker = lanes.worker(concurrency=1)
     inspect = module.app.control.inspect([worker.hostname], timeout=3, limit=1)
+    # on Redis all of them: killed while it fetches, stock kombu can lose the one that it has just
+    # popped (C15); that is not what this is about
+    enough = 40 if lanes.broker == "redis" else 10
 
     def held() -> bool:
         said = inspect._request("lanes") or {}
-        return worker.hostname in said and said[worker.hostname]["lanes"]["low"]["delayed"] >= 10
+        low = said[worker.hostname]["lanes"]["low"] if worker.hostname in said else {}
+        return low.get("delayed", 0) >= enough
 
-    wait_until(held, 15, "ten delayed messages in the worker")
+    wait_until(held, 15, f"{enough} delayed messages in the worker")
     worker.kill_tree()
     assert lanes.effects.count("low") == 0
     lanes.worker(concurrency=1)

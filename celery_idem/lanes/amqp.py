@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery_idem.lanes")
 
 #: Seconds of work that may wait here per lane: the time from an ack to the next message, with
-#: room for a broker that pauses. With 0.04 s a quorum queue of a busy machine was late now and
-#: then, and the turn went to a lane below.
+#: room for a broker that pauses or is far away: what is not here in time gives its turn to a lane
+#: below.
 AHEAD_S = 0.2
 #: Messages of a lane that may wait here besides as many as there are processes.
 LEAST_AHEAD, MOST_AHEAD = 2, 100
